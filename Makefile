@@ -60,19 +60,20 @@ test: $(VENV)/.installed $(VENV)/.torch ## the test suite (ARGS="-k ring -x" is 
 
 # A part of each layer: the language, every collective and its bits, messages, mismatches, the engine, hvd, SGD.
 QUICK := $(addprefix tests/,schedule/test_compiler.py schedule/test_verifier.py comm/test_settings_table.py \
-  $(addprefix core/,test_reductions.py test_moving.py test_bits.py test_nonblocking.py test_point_to_point.py \
-  test_mismatch.py) engine/test_works.py torch/test_hvd_forms.py optim/test_sgd.py)
+  $(addprefix comm/,collectives/test_reductions.py collectives/test_moving.py collectives/test_bits.py \
+  test_nonblocking.py test_point_to_point.py host/test_mismatch.py) \
+  engine/test_works.py torch/hvd/test_forms.py optim/test_sgd.py)
 
 # Installs only if nothing is installed; keeps an installation by `make dev`.
 quick: $(if $(wildcard $(BIN)/pytest),,$(VENV)/.installed $(VENV)/.torch) ## the most important tests of what is installed, about a minute
 	$(BIN)/pytest -q -n $(JOBS) --dist loadfile $(QUICK) $(ARGS)
 
 versions: $(VENV)/.wheel ## the wheel with the lowest and the newest versions of its dependencies
-	$(BIN)/python tools/versions.py $(VENV)/wheel/*.whl $(VENV)/versions
+	$(BIN)/python tools/wheels/versions.py $(VENV)/wheel/*.whl $(VENV)/versions
 
 wheels: $(VENV)/.wheels ## an sdist and wheels for every CPython of this machine, tested in empty environments, in dist
-	@PATH="$(abspath $(BIN)):$$PATH" $(WHEELS_PYTHON) tools/wheels.py --out dist --for "$(WHEELS)" --tests $(filter-out tests/torch/%,$(QUICK)) \
-	  tests/core/test_kernels.py tests/docs/test_docs.py::test_block_runs $(ARGS)
+	@PATH="$(abspath $(BIN)):$$PATH" $(WHEELS_PYTHON) tools/wheels/make_wheels.py --out dist --for "$(WHEELS)" --tests $(filter-out tests/torch/%,$(QUICK)) \
+	  tests/comm/collectives/test_kernels.py tests/docs/test_docs.py::test_block_runs $(ARGS)
 
 asan: $(VENV)/.installed ## native and close-to-core tests under the address and undefined-behavior sanitizers
 	JOBS=$(JOBS) $(PY) tools/asan.py $(ARGS)
@@ -96,14 +97,14 @@ test-ray: $(VENV)/.ray ## RayExecutor on a Ray cluster of two nodes, with Ray fr
 
 # Over shared memory, ranks without an edge between them are told of different calls too late for that test.
 test-ucx: $(VENV)/.installed $(VENV)/.torch ## the tests between hosts, over UCX instead of TCP
-	PYCOLLECTIVE_LINK=ucx $(BIN)/pytest -n $(JOBS) --dist loadfile tests/core/test_virtual_hosts.py \
+	PYCOLLECTIVE_LINK=ucx $(BIN)/pytest -n $(JOBS) --dist loadfile tests/comm/hosts/test_virtual_hosts.py \
 	  $(addprefix tests/hosts/test_,$(addsuffix .py,ucx bits shrink namespaces launchers)) $(ARGS)
-	PYCOLLECTIVE_LINK=ucx-shm $(BIN)/pytest -n $(JOBS) --dist loadfile tests/core/test_virtual_hosts.py \
+	PYCOLLECTIVE_LINK=ucx-shm $(BIN)/pytest -n $(JOBS) --dist loadfile tests/comm/hosts/test_virtual_hosts.py \
 	  $(addprefix tests/hosts/test_,$(addsuffix .py,bits shrink launchers)) -k "not without_an_edge" $(ARGS)
 
 test-recipes: $(VENV)/.recipes ## docs/recipes.md and the launcher, with accelerate, Lightning and transformers from PyPI
 	$(RECIPES) -c "import accelerate, lightning, transformers" # or the tests would skip what is missing
-	$(OUTER_MPI) $(RECIPES) -I -m pytest tests/docs/test_docs.py tests/torch/test_own_launcher.py -k "recipes or accelerate or lightning" $(ARGS)
+	$(OUTER_MPI) $(RECIPES) -I -m pytest tests/docs/test_docs.py tests/torch/distributed/test_own_launcher.py -k "recipes or accelerate or lightning" $(ARGS)
 
 notebook: $(VENV)/.notebook ## examples/tour.ipynb from examples/tour.py, executed; then the notebook tests
 	$(NOTEBOOK) -I tools/tour.py
@@ -127,10 +128,10 @@ lint: $(VENV)/.installed $(VENV)/.lint ## ruff, mypy, pyright, clang-format, imp
 	$(BIN)/mypy
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	find csrc tests -name '*.h' -o -name '*.cpp' -o -name '*.cu' | xargs $(BIN)/clang-format --dry-run -Werror
-	$(BIN)/python tools/imports.py
-	$(BIN)/python tools/includes.py
-	$(BIN)/python tools/collectives.py
-	$(BIN)/python tools/phrases.py
+	$(BIN)/python tools/checks/imports.py
+	$(BIN)/python tools/checks/includes.py
+	$(BIN)/python tools/checks/collectives.py
+	$(BIN)/python tools/checks/phrases.py
 	$(BIN)/python tools/nonblocking.py --check
 	$(PY) tools/make_stubs.py --check
 
@@ -138,11 +139,11 @@ stubs: $(VENV)/.installed $(VENV)/.lint ## pycollective/_core.pyi and _cuda.pyi,
 	$(PY) tools/make_stubs.py
 
 sass: $(VENV)/.installed ## checks the machine code of the GPU kernels: rules, registers and spills
-	$(PY) tools/sass.py $(ARGS)
+	$(PY) tools/checks/sass.py $(ARGS)
 
 docs: $(VENV)/.installed ## the generated pages of docs/: tables, and drawings of the topologies
-	$(BIN)/python tools/docs.py docs
-	$(PY) tools/figures.py docs/images
+	$(BIN)/python tools/docs/make_docs.py docs
+	$(PY) tools/docs/figures.py docs/images
 
 site: $(VENV)/.site ## the documentation as a website, in build/site; broken links and undocumented names fail
 	@# Not --quiet: strict counts only the warnings that are shown.

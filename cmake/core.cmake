@@ -22,15 +22,15 @@ add_library(pc_core STATIC
   csrc/executor/plan.cpp
   csrc/executor/table_directory.cpp
   csrc/executor/cpu/calls.cpp
-  csrc/executor/cpu/control_links.cpp
-  csrc/executor/cpu/heartbeats.cpp
   csrc/executor/cpu/liveness.cpp
-  csrc/executor/cpu/remote.cpp
   csrc/executor/cpu/reports.cpp
   csrc/executor/cpu/staging.cpp
   csrc/executor/cpu/team.cpp
-  csrc/executor/cpu/team_hosts.cpp
   csrc/executor/cpu/waiting.cpp
+  csrc/executor/cpu/hosts/control_links.cpp
+  csrc/executor/cpu/hosts/heartbeats.cpp
+  csrc/executor/cpu/hosts/remote.cpp
+  csrc/executor/cpu/hosts/team_hosts.cpp
   csrc/engine/engine.cpp
   csrc/engine/fused.cpp
   csrc/engine/peers.cpp

@@ -16,7 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from core import processes
+import processes
 
 SECONDS = 20.0
 """Default timeout of a process group in tests."""
@@ -61,7 +61,7 @@ def job(
 ) -> Iterator[processes.Job]:
     """The same, still running: for tests that communicate with ranks or kill them.
 
-    `on_device`: the backend treats every tensor as one on a GPU; see gpu.standin.
+    `on_device`: the backend treats every tensor as one on a GPU; see gpu.torch.standin.
     """
     where = {"file": body.__code__.co_filename, "name": body.__qualname__}
     with tempfile.TemporaryDirectory(prefix="pycollective-test-") as folder, torch_loaded():
@@ -86,7 +86,7 @@ def _enter(
     import pycollective.torch.distributed  # noqa: F401  registers the backend
 
     if on_device:
-        from gpu import standin
+        from gpu.torch import standin
 
         standin.install(everything=True, eager=True)
     torch.set_num_threads(1)
@@ -112,7 +112,7 @@ def torch_loaded() -> Iterator[None]:
         names = ("pycollective.torch", *(f"torch.distributed.{name}" for name in _LOADED), "torch._dynamo")
         modules = ", ".join(names)
         _server = subprocess.Popen(
-            [sys.executable, "-c", f"import {modules}; from core.processes import serve; serve()"],
+            [sys.executable, "-c", f"import {modules}; from processes import serve; serve()"],
             stdin=subprocess.PIPE,
             text=True,
             env={k: v for k, v in os.environ.items() if not k.startswith("PYCOLLECTIVE_")} | processes.IMPORTABLE,

@@ -29,22 +29,22 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 LONG_FILES = (
     "native/test_native.py",
     "docs/test_docs.py",
-    "gpu/test_numerics.py",
+    "gpu/comm/test_numerics.py",
     "bench/test_sweep.py",
     "schedule/test_topologies.py",
     "examples/test_pytorch_digits.py",
     "faults/test_trials.py",
-    "torch/test_horovod_scripts.py",
+    "torch/hvd/test_horovod_scripts.py",
     "examples/test_pytorch_ddp.py",
     "bench/test_demo.py",
     "hosts/test_trials.py",
     "examples/test_digits.py",
     "engine/test_hosts.py",
-    "gpu/test_rail.py",
+    "gpu/comm/nccl/test_rail.py",
     "security/test_hosts.py",
     "elastic/test_jobs.py",
     "hosts/test_bad_input.py",
-    "torch/test_c10d_launchers.py",
+    "torch/distributed/test_launchers.py",
 )
 """Files that take longest, in this order first: one that begins last would leave the other processes idle."""
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import processes
 from c10d import torch_loaded
-from core import processes
 
 
 def run(n: int, body: Callable[..., Any], *arguments: Any, env: dict[str, str] | None = None, **init: Any) -> list[Any]:

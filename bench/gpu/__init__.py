@@ -5,11 +5,12 @@ replayed between two events; candidates take turns, buffers rotate, outputs are 
 
 =============  ================================================================================
 clock.py       a stream: capture, replay, events, turns
-buffers.py     random inputs and outputs of n ranks, several sets of each, and expected results
-calls.py       one of our calls as a candidate, and the bytes that its algorithm must move
-torch_sum.py   the peer that a user would write: torch's sum over stacked buffers, and copies
-nccl.py        the peer NCCL, several ranks on one GPU in one process
-packing.py     the fusion buffer's copy kernel against a copy for each tensor
+candidates/    what takes turns:
+  buffers.py   random inputs and outputs of n ranks, several sets of each, and expected results
+  calls.py     one of our calls as a candidate, and the bytes that its algorithm must move
+  torch_sum.py the peer that a user would write: torch's sum over stacked buffers, and copies
+  nccl.py      the peer NCCL, several ranks on one GPU in one process
+  packing.py   the fusion buffer's copy kernel against a copy for each tensor
 bits.py        whether `direct` is bitwise identical on virtual ranks, in processes and on CPU ranks
 parts.py       what is measured: sweep, small messages, against copies, torch and NCCL; tiles and channels, for tuning
 rows.py        a row of the result, a check, provenance, and the JSON

@@ -19,7 +19,8 @@ from typing import Any
 from pycollective.comm.cuda.runtime import why_not
 
 from ..speed import markdown_table
-from . import goals, nccl
+from . import goals
+from .candidates import nccl
 from .parts import PARTS, TILES, TINY, Bench, Run, Scale, Skipped, all_runs
 from .rows import Check, Result, Row, provenance, table
 

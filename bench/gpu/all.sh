@@ -109,12 +109,13 @@ if [[ ! -e $site/pycollective ]]; then
   failed+=(install)
 fi
 # Most likely failures on a device come first.
-riskiest=(waiting_peers virtual calls failures windows operators device torch_cuda c10d hvd engine fusion)
-riskiest=("${riskiest[@]/#/tests/gpu/test_}")
+riskiest=(comm/test_{waiting_peers,virtual,calls,failures,windows,operators} test_device
+  torch/test_{torch_cuda,c10d,hvd} engine/test_{engine,fusion})
+riskiest=("${riskiest[@]/#/tests/gpu/}")
 step attributes 20 bash -c 'away "$@"' - -m pycollective.bench.gpu.attributes --output "$out/attributes.json"
 step measure 440 "${bench[@]}" --part small --part copies --part torch --part sweep \
   --seconds $((LIMIT - SECONDS - 10)) --output "$out/numbers.json"
-step sass 20 "$python" tools/sass.py "$site"/pycollective/_cuda*.so
+step sass 20 "$python" tools/checks/sass.py "$site"/pycollective/_cuda*.so
 # shellcheck disable=SC2086  # TESTS are words
 step tests 200 bash -c 'tests "$@"' - "$python" -P -m pytest "${riskiest[@]/%/.py}" -m gpu -v \
   --durations=15 -p no:cacheprovider "${shared[@]}" ${TESTS:-}

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import nccl, torch_sum
-from .calls import Ours
+from .candidates import nccl, torch_sum
+from .candidates.calls import Ours
 from .clock import Candidate
 from .parts import Bench, Scale
 from .rows import provenance

@@ -12,7 +12,7 @@ import numpy as np
 import pycollective
 
 from ..ranks.launch import Launcher
-from .buffers import Buffers, Host, numbers
+from .candidates.buffers import Buffers, Host, numbers
 from .rows import Check
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from .calls import Ours
+from .candidates.calls import Ours
 from .parts import COLLECTIVES, TOPOLOGIES, Bench, Scale
 
 WARM = 3

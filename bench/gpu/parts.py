@@ -12,11 +12,12 @@ from pycollective.comm.host.segments import setting
 from ..engine import shapes
 from ..engine.shapes import Shape, resnet50
 from ..workload.cases import format_size
-from . import bits, nccl, torch_sum
-from .buffers import Buffers
-from .calls import Ours
+from . import bits
+from .candidates import nccl, torch_sum
+from .candidates.buffers import Buffers
+from .candidates.calls import Ours
+from .candidates.packing import Packing
 from .clock import Candidate, Clock, copy_ceiling
-from .packing import Packing
 from .rows import Check, Row
 
 TOPOLOGIES = ("direct", "ring", "tree", "wheel")

@@ -7,8 +7,8 @@ import sys
 from pycollective.comm.cuda.virtual import VirtualWorld
 from pycollective.schedule import describe
 
-from .buffers import Buffers
-from .calls import Ours
+from .candidates.buffers import Buffers
+from .candidates.calls import Ours
 from .clock import Clock
 
 RANKS = (2, 3)

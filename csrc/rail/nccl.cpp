@@ -137,30 +137,29 @@ bool NcclComm::run(const NcclCall& call, double seconds) {
   return done;
 }
 
+// Prefixes and weighted sums, which NCCL lacks, are refused before (pycollective/comm/cuda/nccl/library.py).
 void NcclComm::begin(const NcclCall& c, int op) {
-  const auto count = static_cast<size_t>(c.count);
-  const auto each = c.counts.empty() ? 0 : static_cast<size_t>(c.counts[0]);
-  switch (c.kind) {
-    case Collective::allreduce:
-      return started(nccl_->allreduce(c.x, c.out, count, c.type, op, handle_, c.stream), "ncclAllReduce");
-    case Collective::reduce:
-      return started(nccl_->reduce(c.x, c.out, count, c.type, op, c.root, handle_, c.stream), "ncclReduce");
-    case Collective::broadcast:
-      return started(nccl_->broadcast(rank_ == c.root ? c.x : c.out, c.out, count, c.type, c.root, handle_, c.stream),
-                     "ncclBroadcast");
-    case Collective::reduce_scatter:
-      if (!all_equal(c.counts)) return in_blocks(c, op);
+  const Traits& t = traits(c.kind);
+  if (t.in_blocks()) {
+    if (t.rooted || t.split == Split::pairs) return exchange(c);
+    if (!all_equal(c.counts)) return in_blocks(c, op);
+    const auto each = c.counts.empty() ? 0 : static_cast<size_t>(c.counts[0]);
+    if (t.reduces)
       return started(nccl_->reduce_scatter(c.x, c.out, each, c.type, op, handle_, c.stream), "ncclReduceScatter");
-    case Collective::allgather:
-      if (!all_equal(c.counts)) return in_blocks(c, op);
-      return started(nccl_->allgather(c.x, c.out, each, c.type, handle_, c.stream), "ncclAllGather");
-    default: return exchange(c);
+    return started(nccl_->allgather(c.x, c.out, each, c.type, handle_, c.stream), "ncclAllGather");
   }
+  const auto count = static_cast<size_t>(c.count);
+  if (!t.reduces)
+    return started(nccl_->broadcast(rank_ == c.root ? c.x : c.out, c.out, count, c.type, c.root, handle_, c.stream),
+                   "ncclBroadcast");
+  if (t.rooted) return started(nccl_->reduce(c.x, c.out, count, c.type, op, c.root, handle_, c.stream), "ncclReduce");
+  return started(nccl_->allreduce(c.x, c.out, count, c.type, op, handle_, c.stream), "ncclAllReduce");
 }
 
 // Blocks of different lengths: one collective for each, in one launch.
 void NcclComm::in_blocks(const NcclCall& c, int op) {
   started(nccl_->group_start(), "ncclGroupStart");
+  const bool reduces = traits(c.kind).reduces;
   int64_t offset = 0;
   int result = kNcclSuccess;
   for (int r = 0; r < size_; ++r) {
@@ -168,14 +167,13 @@ void NcclComm::in_blocks(const NcclCall& c, int op) {
     if (length > 0 && (result == kNcclSuccess || result == kNcclInProgress)) {
       const bool mine = r == rank_;
       char* block = c.out + offset;
-      result = c.kind == Collective::allgather
-                   ? nccl_->broadcast(mine ? c.x : block, block, length, c.type, r, handle_, c.stream)
-                   : nccl_->reduce(c.x + offset, mine ? c.out : nullptr, length, c.type, op, r, handle_, c.stream);
+      result = reduces ? nccl_->reduce(c.x + offset, mine ? c.out : nullptr, length, c.type, op, r, handle_, c.stream)
+                       : nccl_->broadcast(mine ? c.x : block, block, length, c.type, r, handle_, c.stream);
     }
     offset += length * c.itemsize;
   }
   const int end = nccl_->group_end();  // also after an error, or the group would stay open
-  started(result, c.kind == Collective::allgather ? "ncclBroadcast" : "ncclReduce");
+  started(result, reduces ? "ncclReduce" : "ncclBroadcast");
   started(end, "ncclGroupEnd");
 }
 

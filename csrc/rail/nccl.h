@@ -1,5 +1,5 @@
-// NCCL, loaded at run time: never linked, no NVIDIA header needed.  pycollective/comm/cuda/nccl.py decides which file
-// is loaded.
+// NCCL, loaded at run time: never linked, no NVIDIA header needed.
+// pycollective/comm/cuda/nccl/library.py decides which file is loaded.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -22,6 +22,7 @@ from pycollective.schedule.simulator.fitting import Fit, Measurement, fit
 
 Case = tuple[Any, str, int]
 """(topology, collective, ranks)."""
+_OPTIONS = {"latency": "--latency", "bandwidth": "--bandwidth", "reduction": "--reduce"}
 DEFAULTS = {"latency": "5us", "bandwidth": "100Gbit/s", "reduction": "inf"}
 """Options of the network, as typed."""
 
@@ -152,9 +153,9 @@ def _fit(request: Request, tile: int | None) -> Fit | None:
     """
     if request.fit is None:
         return None
-    given = [name for name in ("latency", "bandwidth", "reduction") if request.network.get(name) is not None]
+    given = [name for name in _OPTIONS if request.network.get(name) is not None]
     if given:
-        raise ValueError(f"--fit finds what --{'reduce' if given[0] == 'reduction' else given[0]} gives: leave one out")
+        raise ValueError(f"--fit finds what {_OPTIONS[given[0]]} gives: leave one out")
     if set(_given(request.network)) - {"ranks_per_node", "shared_port"} or request.network["ranks_per_node"] != 1:
         raise ValueError("--fit finds one network for all ranks: leave out the options for nodes")
     return fit(_measurements(request.fit, selection.collectives(request.collective)), tile)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pycollective.comm.request import CallRequest
 
 
-class Work(Protocol):
+class CallInProgress(Protocol):
     """A nonblocking call in progress."""
 
     def wait(self, timeout: float | None = None) -> None:
@@ -36,7 +36,7 @@ class Backend(Protocol):
         """Execute a request. On return the result is in `request.out`; on a GPU, the work is in its stream."""
         ...
 
-    def start(self, request: CallRequest) -> Work:
+    def start(self, request: CallRequest) -> CallInProgress:
         """Start a request. Its arrays must not be touched until the work has completed."""
         ...
 

@@ -145,7 +145,7 @@ class Collectives:
         Returns:
             `out` on the root, or a new array of x's library, shape and dtype; None on the others.
         """
-        return self.call(request.reduce(x, root, out, self.backend.group, options))
+        return self.call(request.rooted("reduce", x, root, out, self.backend.group, options))
 
     @overload
     def reduce_scatter(self, x: A, out: None = None, **options: Unpack[Options]) -> A: ...
@@ -275,7 +275,7 @@ class Collectives:
             MismatchError: the ranks' graphs, at any rank, or their steps differ.
             CommunicatorError: the ranks are on several hosts.
         """
-        return self.call(request.mix(x, graph, step, out, self.backend, normalised, options))
+        return self.call(request.weighted("mix", x, graph, step, out, self.backend, normalised, options))
 
     # -- moving data -----------------------------------------------------------------------------------------------
 
@@ -296,7 +296,7 @@ class Collectives:
         Returns:
             `out`, or a new array of x's library and shape.
         """
-        return self.call(request.broadcast(x, root, out, options))
+        return self.call(request.rooted("broadcast", x, root, out, self.backend.group, options))
 
     @overload
     def allgather(self, x: A, out: None = None, **options: Unpack[Moving]) -> A: ...
@@ -348,7 +348,7 @@ class Collectives:
             shape = arrays.shape_of(x)
             rows = np.array([shape[0] if shape else 1], np.int64)
             counts = [int(n) for n in self.allgather(rows, **waiting(options))]
-        return self.call(request.allgatherv(x, counts, out, self.backend.group, options))
+        return self.call(request.joined("allgather", x, counts, out, self.backend.group, options))
 
     @overload
     def gather(self, x: A, root: int = 0, out: None = None, **options: Unpack[Moving]) -> A | None: ...
@@ -459,7 +459,7 @@ class Collectives:
             MismatchError: on every rank, if recv_counts of any rank differ from what the others send.
         """
         rows = self._rows_between(arrays.shape_of(x), send_counts, recv_counts, options)
-        return self.call(request.alltoallv(x, out, self.backend.group, options, rows))
+        return self.call(request.exchanged("alltoall", x, out, self.backend.group, options, rows))
 
     def _rows_between(
         self, shape: tuple[int, ...], send: Sequence[int], receive: Sequence[int] | None, options: Moving

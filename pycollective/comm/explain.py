@@ -162,7 +162,7 @@ def _waiting(own_cores: bool) -> str:
 
 def _explain_nccl(group: Group, collective: str, nbytes: int) -> Explanation:
     """For GPU arrays only."""
-    from pycollective.comm.cuda.nccl import describe, why_not
+    from pycollective.comm.cuda.nccl.library import describe, why_not
 
     problem = why_not()
     if problem is None and group.threads and group.size > 1:

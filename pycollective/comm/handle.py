@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from pycollective.comm.backend import Work
+from pycollective.comm.backend import CallInProgress
 
 _Result = TypeVar("_Result")
 
@@ -14,7 +14,7 @@ class Handle(Generic[_Result]):
 
     __slots__ = ("_value", "_work")  # set by csrc/bindings/calls/fast_path.cpp, too
 
-    def __init__(self, work: Work, value: _Result) -> None:
+    def __init__(self, work: CallInProgress, value: _Result) -> None:
         self._work = work
         self._value = value
 

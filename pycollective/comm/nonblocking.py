@@ -55,7 +55,7 @@ class Nonblocking(Collectives):
 
     def ireduce(self, x: ArrayLike, root: int = 0, out: Any = None, **options: Unpack[Options]) -> Handle[Any]:
         """Nonblocking `reduce`: same arguments; a Handle at once, for what it returns."""
-        return self.start(request.reduce(x, root, out, self.backend.group, options))
+        return self.start(request.rooted("reduce", x, root, out, self.backend.group, options))
 
     @overload
     def ireduce_scatter(self, x: A, out: None = None, **options: Unpack[Options]) -> Handle[A]: ...
@@ -143,7 +143,7 @@ class Nonblocking(Collectives):
         **options: Unpack[Calling],
     ) -> Handle[Any]:
         """Nonblocking `mix`: same arguments; a Handle at once, for what it returns."""
-        return self.start(request.mix(x, graph, step, out, self.backend, normalised, options))
+        return self.start(request.weighted("mix", x, graph, step, out, self.backend, normalised, options))
 
     @overload
     def ibroadcast(self, x: A, root: int = 0, out: None = None, **options: Unpack[Moving]) -> Handle[A]: ...
@@ -158,7 +158,7 @@ class Nonblocking(Collectives):
 
     def ibroadcast(self, x: ArrayLike, root: int = 0, out: Any = None, **options: Unpack[Moving]) -> Handle[Any]:
         """Nonblocking `broadcast`: same arguments; a Handle at once, for what it returns."""
-        return self.start(request.broadcast(x, root, out, options))
+        return self.start(request.rooted("broadcast", x, root, out, self.backend.group, options))
 
     @overload
     def iallgather(self, x: A, out: None = None, **options: Unpack[Moving]) -> Handle[A]: ...
@@ -196,7 +196,7 @@ class Nonblocking(Collectives):
             shape = arrays.shape_of(x)
             rows = np.array([shape[0] if shape else 1], np.int64)
             counts = [int(n) for n in self.allgather(rows, **waiting(options))]
-        return self.start(request.allgatherv(x, counts, out, self.backend.group, options))
+        return self.start(request.joined("allgather", x, counts, out, self.backend.group, options))
 
     @overload
     def igather(self, x: A, root: int = 0, out: None = None, **options: Unpack[Moving]) -> Handle[A | None]: ...
@@ -283,7 +283,7 @@ class Nonblocking(Collectives):
     ) -> Handle[Any]:
         """Nonblocking `alltoallv`: same arguments; a Handle after an exchange of counts, for what it returns."""
         rows = self._rows_between(arrays.shape_of(x), send_counts, recv_counts, options)
-        return self.start(request.alltoallv(x, out, self.backend.group, options, rows))
+        return self.start(request.exchanged("alltoall", x, out, self.backend.group, options, rows))
 
     def ibarrier(self, **options: Unpack[Moving]) -> Handle[None]:
         """Nonblocking `barrier`: same arguments; a Handle at once, for what it returns."""

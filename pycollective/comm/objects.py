@@ -66,7 +66,7 @@ class ObjectExchange:
         """Every rank gets the result of `work` on the root, or raises its exception."""
         mine = self._group.rank == root
         packed = _packed(work) if mine else _Packed()
-        header = request.broadcast(np.array([packed.length], np.int64), root, None, self._options)
+        header = self._from_root(np.array([packed.length], np.int64), root)
         length = int(self._call(header)[0])
         self._raise_failure(length, root, packed)
         message = self._send_bytes(packed.message, length, root)
@@ -76,7 +76,7 @@ class ObjectExchange:
     def allgather(self, value: T) -> list[T]:
         """All ranks' objects, on every rank."""
         message, lengths = self._announce(_packed(lambda: value))
-        joined = self._call(request.allgatherv(message, lengths, None, self._group, self._options))
+        joined = self._call(request.joined("allgather", message, lengths, None, self._group, self._options))
         return _loaded_all(joined, lengths)
 
     def gather(self, value: T, root: int) -> list[T] | None:
@@ -84,7 +84,7 @@ class ObjectExchange:
         message, lengths = self._announce(_packed(lambda: value))
         matrix = [[length * (rank == root) for rank in range(self._group.size)] for length in lengths]
         mine = message if matrix[self._group.rank][root] else message[:0]
-        joined = self._call(request.alltoallv(mine, None, self._group, self._options, matrix))
+        joined = self._call(request.exchanged("alltoall", mine, None, self._group, self._options, matrix))
         return _loaded_all(joined, lengths) if self._group.rank == root else None
 
     def scatter(self, values: Sequence[T] | None, root: int) -> T:
@@ -93,13 +93,16 @@ class ObjectExchange:
         if group.rank == root:
             packed = _packed(lambda: [dumped(value) for value in _one_each(values, group.size)], b"".join)
         lengths = [packed.length] * group.size if packed.value is None else [len(one) for one in packed.value]
-        header = self._call(request.broadcast(np.array(lengths, np.int64), root, None, self._options))
+        header = self._call(self._from_root(np.array(lengths, np.int64), root))
         lengths = [int(length) for length in header]
         self._raise_failure(lengths[0], root, packed)
         matrix = [[_checked(each, root) * (rank == root) for each in lengths] for rank in range(group.size)]
         sent = np.frombuffer(packed.message, np.uint8)
-        mine: T = loaded(self._call(request.alltoallv(sent, None, group, self._options, matrix)))
+        mine: T = loaded(self._call(request.exchanged("alltoall", sent, None, group, self._options, matrix)))
         return mine
+
+    def _from_root(self, x: Any, root: int, out: Any = None) -> CallRequest:
+        return request.rooted("broadcast", x, root, out, self._group, self._options)
 
     def _announce(self, packed: _Packed) -> tuple[np.ndarray[Any, Any], list[int]]:
         """Announce this rank's length: returns its bytes, and all ranks' lengths."""
@@ -125,7 +128,7 @@ class ObjectExchange:
         """Broadcast bytes whose length all ranks know."""
         mine = self._group.rank == root
         content = np.frombuffer(message, np.uint8) if mine else np.empty(_checked(length, root), np.uint8)
-        return self._call(request.broadcast(content, root, None if mine else content, self._options))
+        return self._call(self._from_root(content, root, None if mine else content))
 
     def _call(self, made: CallRequest) -> Any:
         """Run a request that is part of this operation on all ranks."""

@@ -13,7 +13,7 @@ from pycollective.comm.arguments.operators import Op, resolve
 from pycollective.comm.arguments.rows import Cut, Shape, cut
 from pycollective.dtypes import DTYPES
 from pycollective.errors import TopologyError
-from pycollective.schedule.collectives import CALLS, COLLECTIVES, program_of
+from pycollective.schedule.collectives import CALLS, COLLECTIVES, PRIMARY, program_of
 
 if TYPE_CHECKING:  # the first call loads the compiler, not init()
     from collections.abc import Callable
@@ -116,8 +116,8 @@ def _default(collective: str, otherwise: str) -> Any:
     except (TopologyError, OSError, SyntaxError) as error:
         raise TopologyError(f"PYCOLLECTIVE_TOPOLOGY: {error}") from None
     there = registry.info(instance).collectives
-    if "allreduce" not in there:
-        raise TopologyError(f"PYCOLLECTIVE_TOPOLOGY: {text!r} has no allreduce; it has {', '.join(there)}")
+    if PRIMARY not in there:
+        raise TopologyError(f"PYCOLLECTIVE_TOPOLOGY: {text!r} has no {PRIMARY}; it has {', '.join(there)}")
     return instance if collective in there else registry.get(otherwise)
 
 

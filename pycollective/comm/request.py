@@ -88,16 +88,23 @@ def elementwise(collective: str, x: Any, out: Any, group: Group, options: Option
     return request
 
 
-def mix(
-    x: Any, graph: Any, step: int, out: Any, backend: HostBackend, normalised: bool, options: Calling
+def weighted(
+    collective: str,
+    x: Any,
+    graph: Any,
+    step: int,
+    out: Any,
+    backend: HostBackend,
+    normalised: bool,
+    options: Calling,
 ) -> CallRequest:
     """A weighted sum of some ranks' x. If `graph` is this rank's mapping, the ranks exchange theirs."""
     if "topology" in options:
-        raise TypeError("unknown keyword arguments: topology; mix takes a graph")
-    request = read("mix", x, out, arrays.shape_of(x), cast("Moving", options))
+        raise TypeError(f"unknown keyword arguments: topology; {collective} takes a graph")
+    request = read(collective, x, out, arrays.shape_of(x), cast("Moving", options))
     name = request.x.dtype if isinstance(request.x.dtype, str) else _core.dtype_name(request.x.dtype)
     if name is None or DTYPES[name].kind != "real":
-        raise TypeError(f"mix takes floating-point types, not {name or request.x.dtype}")
+        raise TypeError(f"{collective} takes floating-point types, not {name or request.x.dtype}")
     request.step = checks.integer(step, "step", 0, _MOST)
     from pycollective.comm.arguments import graphs  # loads the compiler, which init() does not need
 
@@ -120,17 +127,13 @@ def barrier(options: Moving, device: int | None = None) -> CallRequest:
     return request
 
 
-def broadcast(x: Any, root: int, out: Any, options: Moving) -> CallRequest:
-    root = rank_number(root, "root")
-    return read("broadcast", x, out, arrays.shape_of(x if x is not None else out), options, root)
-
-
-def reduce(x: Any, root: int, out: Any, group: Group, options: Options) -> CallRequest:
-    root = rank_number(root, "root")
-    shape = arrays.shape_of(x)
-    if group.rank != root:
-        return read("reduce", x, None, None, options, root)
-    return read("reduce", x, out, shape, options, root)
+def rooted(collective: str, x: Any, root: int, out: Any, group: Group, options: Options | Moving) -> CallRequest:
+    """A collective with a root, of arrays of one shape. Ranks whose x is not read may omit it if they give out."""
+    row, root = CALLS[collective], rank_number(root, "root")
+    shape = arrays.shape_of(out if x is None and row.input == "root" else x)
+    if not row.has_output(group.rank, root):
+        return read(collective, x, None, None, options, root)
+    return read(collective, x, out, shape, options, root)
 
 
 def blocks(collective: str, x: Any, root: int, out: Any, group: Group, options: Options | Moving) -> CallRequest:
@@ -152,28 +155,30 @@ def blocks(collective: str, x: Any, root: int, out: Any, group: Group, options: 
     return read(collective, x, out, made.shape, options, root, made.counts, made.note)
 
 
-def allgatherv(x: Any, counts: Sequence[int], out: Any, group: Group, options: Moving) -> CallRequest:
-    """`counts`: rows of each rank; this rank's must match x."""
+def joined(collective: str, x: Any, counts: Sequence[int], out: Any, group: Group, options: Moving) -> CallRequest:
+    """Blocks of different lengths, joined on every rank. `counts`: rows of each rank; this rank's must match x."""
     rows, cell, length = rows_of(arrays.shape_of(x))
     of_ranks = numbers(counts, "counts", group.size)
     if of_ranks[group.rank] != rows:
         raise ValueError(f"counts {of_ranks} do not fit: rank {group.rank} of {group.size} has {rows} rows")
     elements = tuple(each * length for each in of_ranks)
-    return read("allgather", x, out, (sum(of_ranks), *cell), options, -1, elements, note_of(cell))
+    return read(collective, x, out, (sum(of_ranks), *cell), options, -1, elements, note_of(cell))
 
 
-def alltoallv(x: Any, out: Any, group: Group, options: Moving, matrix: Sequence[Sequence[int]]) -> CallRequest:
-    """`matrix[s][d]`: rows from s to d."""
+def exchanged(
+    collective: str, x: Any, out: Any, group: Group, options: Moving, matrix: Sequence[Sequence[int]]
+) -> CallRequest:
+    """Blocks of different lengths from every rank to every other. `matrix[s][d]`: rows from s to d."""
     _, cell, length = rows_of(arrays.shape_of(x))
     counts = tuple(int(part) * length for sender in matrix for part in sender)
     mine = sum(int(sender[group.rank]) for sender in matrix)
-    return read("alltoall", x, out, (mine, *cell), options, -1, counts, note_of(cell))
+    return read(collective, x, out, (mine, *cell), options, -1, counts, note_of(cell))
 
 
 def send(x: Any, dest: int, group: Group, timeout: float | None) -> CallRequest:
     """A message to rank `dest`, the request's root."""
     if arrays.on_device(x):
-        from pycollective.comm.cuda.messages import host_copy
+        from pycollective.comm.cuda.staged.messages import host_copy
 
         x = host_copy(x)
     elif type(x) is not np.ndarray or not x.flags.c_contiguous:
@@ -186,7 +191,7 @@ def recv(out: Any, source: int, group: Group, timeout: float | None) -> CallRequ
     peer = _peer(source, "source", group)
     if not arrays.on_device(out):
         return CallRequest("recv", None, arrays.writable(out), out, peer, timeout=timeout)
-    from pycollective.comm.cuda.messages import ReceiveBuffer
+    from pycollective.comm.cuda.staged.messages import ReceiveBuffer
 
     received = ReceiveBuffer(out)
     return CallRequest("recv", None, received.copy, out, peer, timeout=timeout, received=received)

@@ -6,14 +6,14 @@ from pycollective.elastic.discovery import Discovery, DiscoveryError, FixedHosts
 from pycollective.elastic.driver import Driver
 from pycollective.elastic.limits import Limits
 from pycollective.elastic.task import Task
-from pycollective.elastic.workers import Handle, Member, Workers
+from pycollective.elastic.workers import Member, WorkerHandle, Workers
 
 __all__ = [
     "Discovery",
     "DiscoveryError",
     "Driver",
     "FixedHosts",
-    "Handle",
+    "WorkerHandle",
     "Limits",
     "Member",
     "ScriptDiscovery",

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pycollective.comm.bootstrap import elastic_messages as messages
-from pycollective.comm.bootstrap.frames import pack
+from pycollective.comm.bootstrap.sockets.frames import pack
 from pycollective.elastic.server import Server
 from pycollective.elastic.workers import Worker
 

@@ -9,10 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pycollective.comm.bootstrap import elastic_messages as messages
-from pycollective.comm.bootstrap.authentication import ACCEPTED, DUPLICATE, UNEXPECTED, AcceptingEnd, Claim, digest
 from pycollective.comm.bootstrap.elastic import detect_loss
-from pycollective.comm.bootstrap.frames import Reader, frame
-from pycollective.comm.bootstrap.lobby import Lobby
+from pycollective.comm.bootstrap.sockets.authentication import (
+    ACCEPTED,
+    DUPLICATE,
+    UNEXPECTED,
+    AcceptingEnd,
+    Claim,
+    digest,
+)
+from pycollective.comm.bootstrap.sockets.frames import Reader, frame
+from pycollective.comm.bootstrap.sockets.lobby import Lobby
 from pycollective.comm.bootstrap.tcp import listen
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from pycollective.comm.bootstrap.elastic_messages import Ask
 
 
-class Handle(Protocol):
+class WorkerHandle(Protocol):
     """A started worker."""
 
     def poll(self) -> int | None:
@@ -25,7 +25,7 @@ class Handle(Protocol):
 class Workers(Protocol):
     """Starts processes."""
 
-    def start(self, host: str, slot: int, environment: Mapping[str, str]) -> Handle:
+    def start(self, host: str, slot: int, environment: Mapping[str, str]) -> WorkerHandle:
         """Start a worker on a host; does not block.
 
         Args:
@@ -45,7 +45,7 @@ class Member:
     host: str
     slot: int
     rank: int
-    handle: Handle
+    handle: WorkerHandle
 
 
 @dataclass(eq=False)
@@ -64,7 +64,7 @@ class Worker:
     number: int
     host: str
     slot: int
-    handle: Handle
+    handle: WorkerHandle
     started: float = field(default_factory=time.monotonic)
     ask: Ask | None = None
     asked: bool = False

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Job:
+class AgreedOperation:
     """An operation that all ranks have agreed to run next.
 
     Attributes:
@@ -71,7 +71,7 @@ class Job:
         return np.zeros(shape, arrays.numpy_dtype(self.dtype))
 
 
-def run(comm: Communicator, jobs: Sequence[Job]) -> list[Any]:
+def run(comm: Communicator, jobs: Sequence[AgreedOperation]) -> list[Any]:
     """Collective: run a batch, of a single operation except for allreduces; returns the results.
 
     Raises:
@@ -83,50 +83,51 @@ def run(comm: Communicator, jobs: Sequence[Job]) -> list[Any]:
     if OPERATIONS[first.collective].fused:
         assert first.gpu is not None  # the core runs those of the CPU
         return first.gpu.allreduce(jobs)
-    return [_RUN[first.collective](comm, first)]
+    run_one = _ALONE.get(first.collective, _run_collective)
+    return [run_one(comm, first)]
 
 
-def _needs_all(job: Job, others: Collection[str]) -> CommunicatorError:
+def _needs_all(job: AgreedOperation, others: Collection[str]) -> CommunicatorError:
     return CommunicatorError(
         f"{job.collective} needs all ranks, but rank {job.absent[0]} has joined; "
         f"after a join() only {', '.join(sorted(others))} continue"
     )
 
 
-def _broadcast(comm: Communicator, job: Job) -> Any:
-    item = job.item
+def _run_collective(comm: Communicator, job: AgreedOperation) -> Any:
+    """The operation's collective, on arrays as the ranks have submitted them."""
+    operation, item = OPERATIONS[job.collective], job.item
+    if operation.in_pairs:
+        return _exchange(comm, job)
+    if operation.rows_differ:
+        return _join_blocks(comm, job)
     assert item is not None
-    return comm.broadcast(item.x, item.root, item.out, stream=job.stream)
+    method = getattr(comm, operation.collective)
+    if operation.rooted:
+        return method(item.x, item.root, item.out, stream=job.stream)
+    factors = {"op": item.op, "prescale": item.prescale, "postscale": item.postscale} if operation.reduces else {}
+    return method(item.x, item.out, stream=job.stream, **factors)
 
 
-def _allgather(comm: Communicator, job: Job) -> Any:
+def _join_blocks(comm: Communicator, job: AgreedOperation) -> Any:
     out = None if job.item is None else job.item.out
     result = comm.allgatherv(job.x(), job.rows, out, stream=job.stream)
     # Only now: ranks that have joined do not know the others' arguments, but take part.
     if job.absent and job.item is not None and job.item.complete:
-        raise _needs_all(job, _WITHOUT_SOME - {"allgather"})
+        raise _needs_all(job, _WITHOUT_SOME - {job.collective})
     return result
 
 
-def _alltoall(comm: Communicator, job: Job) -> Any:
+def _exchange(comm: Communicator, job: AgreedOperation) -> Any:
     item = job.item
     assert item is not None and item.splits is not None
     matrix = comm.allgather(np.array(item.splits, np.int64)).reshape(comm.size, comm.size)
-    group, rows = comm.backend.group, matrix.tolist()
-    result = comm.call(request.alltoallv(item.x, item.out, group, {"stream": job.stream}, rows))
+    name, group, rows = OPERATIONS[job.collective].collective, comm.backend.group, matrix.tolist()
+    result = comm.call(request.exchanged(name, item.x, item.out, group, {"stream": job.stream}, rows))
     return result, [int(rows) for rows in matrix[:, comm.rank]]
 
 
-def _reducescatter(comm: Communicator, job: Job) -> Any:
-    if job.item is None:
-        raise AssertionError("a reducescatter needs all ranks")
-    item = job.item
-    return comm.reduce_scatter(
-        item.x, item.out, op=item.op, prescale=item.prescale, postscale=item.postscale, stream=job.stream
-    )
-
-
-def _adasum(comm: Communicator, job: Job) -> Any:
+def _adasum(comm: Communicator, job: AgreedOperation) -> Any:
     item = job.item
     assert item is not None
     if job.gpu is not None:
@@ -134,24 +135,21 @@ def _adasum(comm: Communicator, job: Job) -> Any:
     return adasum(comm, item.x, item.out)
 
 
-def _barrier(comm: Communicator, job: Job) -> None:
+def _barrier(comm: Communicator, job: AgreedOperation) -> None:
     """Does nothing: when all ranks have submitted it, a barrier is complete."""
 
 
-def _call(comm: Communicator, job: Job) -> Any:
+def _call(comm: Communicator, job: AgreedOperation) -> Any:
     assert job.item is not None and job.item.run is not None
     return job.item.run(comm)
 
 
-_RUN: dict[str, Callable[[Communicator, Job], Any]] = {
+_ALONE: dict[str, Callable[[Communicator, AgreedOperation], Any]] = {
     "adasum": _adasum,
-    "allgather": _allgather,
-    "alltoall": _alltoall,
     "barrier": _barrier,
-    "broadcast": _broadcast,
     "call": _call,
-    "reducescatter": _reducescatter,
 }
+"""Operations that are no collective on the ranks' arrays."""
 _WITHOUT_SOME = frozenset(row.name for row in OPERATIONS.values() if row.after_join)
 
 
@@ -187,10 +185,10 @@ def check(comm: Communicator, item: Item) -> None:
         item.out = arrays.new_like(item.x, shape) if row.fused else None
     elif not row.fused or isinstance(item.out, np.ndarray) or not hasattr(item.out, "__dlpack__"):
         arrays.writable(item.out)  # otherwise the core checks it, which is faster
-    if item.collective == "alltoall":
+    if row.in_pairs:
         _check_splits(item, shape, comm.size)
-    elif item.collective == "broadcast" and item.out is not None and arrays.shape_of(item.out) != shape:
-        raise ValueError(f"broadcast {item.name!r}: out has shape {arrays.shape_of(item.out)}, x {shape}")
+    elif row.rooted and item.out is not None and arrays.shape_of(item.out) != shape:
+        raise ValueError(f"{item.collective} {item.name!r}: out has shape {arrays.shape_of(item.out)}, x {shape}")
 
 
 def _needs_no_check(item: Item) -> bool:
@@ -210,11 +208,13 @@ def _check_splits(item: Item, shape: tuple[int, ...], size: int) -> None:
     rows = shape[0] if shape else 1
     if item.splits is None:
         if rows % size:
-            raise ValueError(f"alltoall {item.name!r}: {rows} rows cannot be cut evenly for {size} ranks")
+            raise ValueError(f"{item.collective} {item.name!r}: {rows} rows cannot be cut evenly for {size} ranks")
         item.splits = [rows // size] * size
     item.splits = [int(part) for part in item.splits]
     if len(item.splits) != size or min(item.splits) < 0 or sum(item.splits) != rows:
-        raise ValueError(f"alltoall {item.name!r}: splits {item.splits} do not cut {rows} rows for {size} ranks")
+        raise ValueError(
+            f"{item.collective} {item.name!r}: splits {item.splits} do not cut {rows} rows for {size} ranks"
+        )
 
 
 def element_type(x: Any) -> str:

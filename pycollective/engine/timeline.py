@@ -189,7 +189,7 @@ def _step(
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
     """A step, and its ends of the arrows between steps."""
     peers = sorted({*sources, *targets} - {rank})
-    label = f"{'reduce' if len(sources) > 1 else 'copy'} chunk {chunk}"
+    label = f"reduce chunk {chunk}" if len(sources) > 1 else f"copy chunk {chunk}"
     if peers:
         label += f" with {', '.join(map(str, peers))}"
     details = {"chunk": chunk, "tile": tile, "reads": sources, "writes": targets, "peers": peers}

@@ -49,7 +49,7 @@ def nccl_built() -> int:
 
     if not cuda_built() or runtime.why_not() is not None:
         return 0
-    from pycollective.comm.cuda import nccl
+    from pycollective.comm.cuda.nccl import library as nccl
 
     return 0 if nccl.why_not() is not None else int(nccl.library().version)
 

@@ -15,7 +15,7 @@ import numpy as np
 from pycollective.engine import Item
 from pycollective.hvd import basics, handles, operations
 from pycollective.hvd.arguments import operator_name
-from pycollective.hvd.gradient_group import GradientGroup, when_all_done
+from pycollective.hvd.gradients.gradient_group import GradientGroup, when_all_done
 from pycollective.hvd.graph_call import GraphCall
 from pycollective.hvd.process_sets import ProcessSet
 
@@ -27,7 +27,7 @@ Output = Callable[[int, Sequence[int]], "NDArray[Any]"]
 
 
 @dataclass(slots=True)
-class Operation:
+class GraphOperation:
     """A collective on several arrays.
 
     Attributes:
@@ -75,7 +75,7 @@ class Operation:
 
 
 @dataclass(slots=True)
-class Allreduce(Operation):
+class Allreduce(GraphOperation):
     """The results have the inputs' shapes."""
 
     op: int
@@ -92,7 +92,7 @@ class Allreduce(Operation):
 
 
 @dataclass(slots=True)
-class Allgather(Operation):
+class Allgather(GraphOperation):
     """The rows of all ranks. `complete`: fail if a rank has joined, instead of omitting its rows."""
 
     complete: bool = True
@@ -108,7 +108,7 @@ class Allgather(Operation):
 
 
 @dataclass(slots=True)
-class Broadcast(Operation):
+class Broadcast(GraphOperation):
     """From `root_rank`, a rank among all, to all of the set."""
 
     root_rank: int
@@ -121,7 +121,7 @@ class Broadcast(Operation):
 
 
 @dataclass(slots=True)
-class Alltoall(Operation):
+class Alltoall(GraphOperation):
     """Inputs: the rows, and perhaps how many of them go to each rank. Results: rows, and how many came from each."""
 
     splits_dtype: np.dtype[Any]
@@ -136,7 +136,7 @@ class Alltoall(Operation):
 
 
 @dataclass(slots=True)
-class ReduceScatter(Operation):
+class ReduceScatter(GraphOperation):
     """This rank's rows of the reductions; the first ranks have one more if they do not divide evenly."""
 
     op: int
@@ -155,7 +155,7 @@ class ReduceScatter(Operation):
 
 
 @dataclass(slots=True)
-class Barrier(Operation):
+class Barrier(GraphOperation):
     """No inputs; the result is a scalar 0, as graphs need one."""
 
     def items(self, inputs: Sequence[NDArray[Any]], output: Output) -> list[Item]:
@@ -164,7 +164,7 @@ class Barrier(Operation):
 
 
 @dataclass(slots=True)
-class Join(Operation):
+class Join(GraphOperation):
     """No inputs; the result is the rank that joined last."""
 
     def items(self, inputs: Sequence[NDArray[Any]], output: Output) -> list[Item]:

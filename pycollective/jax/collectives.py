@@ -23,7 +23,7 @@ from pycollective import checks
 from pycollective.comm.communicator import Communicator
 from pycollective.jax import primitives
 from pycollective.jax.communicators import communicator_of, mpi_constant, operator_of
-from pycollective.jax.planned import Collective, rank_of
+from pycollective.jax.planned import PlannedCollective, rank_of
 
 __all__ = [
     "allgather",
@@ -106,7 +106,9 @@ def _reduction(name: str, x: Any, op: Any, comm: Any, root: Any = None) -> Any:
     comm, op = communicator_of(comm), operator_of(op)
     if name == "scan" and op == "avg":
         checks.refuse_value("op", "another operator than avg: ranks reduce different numbers of arrays", op)
-    return primitives.bind(Collective(name, comm, op, -1 if root is None else rank_of(root, "root", comm)), _array(x))
+    return primitives.bind(
+        PlannedCollective(name, comm, op, -1 if root is None else rank_of(root, "root", comm)), _array(x)
+    )
 
 
 def allgather(x: Any, *, comm: Any = None) -> jax.Array:
@@ -119,7 +121,7 @@ def allgather(x: Any, *, comm: Any = None) -> jax.Array:
     Returns:
         an array of shape (size, *x.shape).
     """
-    return primitives.bind(Collective("allgather", communicator_of(comm)), _array(x))
+    return primitives.bind(PlannedCollective("allgather", communicator_of(comm)), _array(x))
 
 
 def gather(x: Any, root: int, *, comm: Any = None) -> jax.Array:
@@ -133,7 +135,7 @@ def gather(x: Any, root: int, *, comm: Any = None) -> jax.Array:
         on the root an array of shape (size, *x.shape); on the other ranks x.
     """
     comm = communicator_of(comm)
-    return primitives.bind(Collective("gather", comm, root=rank_of(root, "root", comm)), _array(x))
+    return primitives.bind(PlannedCollective("gather", comm, root=rank_of(root, "root", comm)), _array(x))
 
 
 def scatter(x: Any, root: int, *, comm: Any = None) -> jax.Array:
@@ -147,7 +149,7 @@ def scatter(x: Any, root: int, *, comm: Any = None) -> jax.Array:
         an array of shape x.shape[1:] of the root's x.
     """
     comm = communicator_of(comm)
-    return primitives.bind(Collective("scatter", comm, root=rank_of(root, "root", comm)), _array(x))
+    return primitives.bind(PlannedCollective("scatter", comm, root=rank_of(root, "root", comm)), _array(x))
 
 
 def bcast(x: Any, root: int, *, comm: Any = None) -> jax.Array:
@@ -161,7 +163,7 @@ def bcast(x: Any, root: int, *, comm: Any = None) -> jax.Array:
         an array of x's shape and dtype.
     """
     comm = communicator_of(comm)
-    return primitives.bind(Collective("broadcast", comm, root=rank_of(root, "root", comm)), _array(x))
+    return primitives.bind(PlannedCollective("broadcast", comm, root=rank_of(root, "root", comm)), _array(x))
 
 
 broadcast = bcast
@@ -177,7 +179,7 @@ def alltoall(x: Any, *, comm: Any = None) -> jax.Array:
     Returns:
         an array of x's shape: block r comes from rank r.
     """
-    return primitives.bind(Collective("alltoall", communicator_of(comm)), _array(x))
+    return primitives.bind(PlannedCollective("alltoall", communicator_of(comm)), _array(x))
 
 
 def barrier(*, comm: Any = None) -> None:
@@ -185,7 +187,7 @@ def barrier(*, comm: Any = None) -> None:
 
     It does not wait outside of a compiled function: see `jax.effects_barrier`.
     """
-    primitives.barrier_p.bind(call=Collective("barrier", communicator_of(comm)))
+    primitives.barrier_p.bind(call=PlannedCollective("barrier", communicator_of(comm)))
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
@@ -266,13 +268,13 @@ def sendrecv(
     return primitives.sendrecv_p.bind(sendbuf, recvbuf, send=call, receive=reply, forward=False)
 
 
-def _message(comm: Communicator, peer: Any, tag: Any, *, receives: bool) -> Collective:
+def _message(comm: Communicator, peer: Any, tag: Any, *, receives: bool) -> PlannedCollective:
     name = "source" if receives else "dest"
     peer = rank_of(peer, name, comm)
     if peer == comm.rank:
         checks.refuse_value(name, "another rank than this one", peer)
     number = 0 if tag is None or tag == mpi_constant("ANY_TAG") else checks.integer(tag, "tag", 0)
-    return Collective("send", comm, root=peer, note=f"with tag {number}" if number else "", receives=receives)
+    return PlannedCollective("send", comm, root=peer, note=f"with tag {number}" if number else "", receives=receives)
 
 
 def _source(source: Any, comm: Communicator) -> Any:

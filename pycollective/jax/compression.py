@@ -6,7 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from pycollective.hvd.compression import CastCompressor, Compressor, NoneCompressor
+from pycollective.hvd.gradients.compression import CastCompressor, Compressor, NoneCompressor
 
 __all__ = ["Compression", "Compressor"]
 

@@ -21,7 +21,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Collective:
+class PlannedCollective:
     """What all executions of one call have in common.
 
     Attributes:
@@ -59,7 +59,7 @@ def checked(x: Any, name: str) -> None:
         raise TypeError(f"{name}: no collective takes arrays of element type {x.dtype}")
 
 
-def counts_of(call: Collective, shape: Shape) -> tuple[int, ...]:
+def counts_of(call: PlannedCollective, shape: Shape) -> tuple[int, ...]:
     """Elements of each block, for an input of this shape; empty if the collective has none."""
     row, size, elements = CALLS[call.name], call.comm.size, math.prod(shape)
     if row.split == "pairs":
@@ -71,7 +71,7 @@ def counts_of(call: Collective, shape: Shape) -> tuple[int, ...]:
 
 
 @functools.lru_cache(maxsize=4096)
-def plan(call: Collective, shape: Shape, dtype: str) -> int:
+def plan(call: PlannedCollective, shape: Shape, dtype: str) -> int:
     """The core's number for it.
 
     Raises:
@@ -93,12 +93,12 @@ def plan_both(send: int, receive: int) -> int:
     return _core.jax_plan_both(send, receive)
 
 
-def _block(call: Collective, shape: Shape) -> Shape:
+def _block(call: PlannedCollective, shape: Shape) -> Shape:
     cut = call.name in ("reduce_scatter", "alltoall") or (call.name == "scatter" and call.is_root)
     return shape[1:] if cut else shape
 
 
-def start_of(call: Collective) -> Start:
+def start_of(call: PlannedCollective) -> Start:
     """The same through Python, between hosts, and where XLA does not take the handlers."""
 
     def start(graph: GraphCall) -> None:
@@ -123,7 +123,7 @@ def _flat(array: Any) -> Any:
     return None if array is None else array.reshape(-1)
 
 
-def start_of_both(send: Collective, receive: Collective) -> Start:
+def start_of_both(send: PlannedCollective, receive: PlannedCollective) -> Start:
     """The same for two messages at the same time."""
 
     def start(graph: GraphCall) -> None:
@@ -136,7 +136,7 @@ def start_of_both(send: Collective, receive: Collective) -> Start:
     return start
 
 
-def result_shape(call: Collective, shape: Shape) -> Shape:
+def result_shape(call: PlannedCollective, shape: Shape) -> Shape:
     """The shape of this rank's result for its array of this shape.
 
     Raises:

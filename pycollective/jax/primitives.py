@@ -16,14 +16,14 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from pycollective.jax import handlers, planned, private
-from pycollective.jax.planned import Collective
+from pycollective.jax.planned import PlannedCollective
 from pycollective.schedule.collectives import CALLS
 
 _LINEAR = ("sum", "avg")
 """Operators whose reductions are linear."""
 
 
-def bind(call: Collective, x: Any) -> Any:
+def bind(call: PlannedCollective, x: Any) -> Any:
     """The result of a collective of an array; not of a send or a barrier."""
     return _COLLECTIVES[call.name].bind(x, call=call)
 
@@ -31,14 +31,14 @@ def bind(call: Collective, x: Any) -> Any:
 # -- one array in, one out ---------------------------------------------------------------------------------------------
 
 
-def _evaluate(x: Any, *, call: Collective) -> tuple[Any, Any]:
+def _evaluate(x: Any, *, call: PlannedCollective) -> tuple[Any, Any]:
     planned.checked(x, call.name)
     shape = planned.result_shape(call, x.shape)
     planned.plan(call, x.shape, str(x.dtype))
     return ShapedArray(shape, x.dtype), {private.ordered_effect}
 
 
-def _lower(ctx: Any, x: Any, *, call: Collective) -> list[Any]:
+def _lower(ctx: Any, x: Any, *, call: PlannedCollective) -> list[Any]:
     (aval,) = ctx.avals_in
     if call.name in ("reduce", "gather") and not call.is_root:
         _lower_call(ctx.replace(avals_out=()), (x,), call, aval, ctx)
@@ -46,7 +46,7 @@ def _lower(ctx: Any, x: Any, *, call: Collective) -> list[Any]:
     return _lower_call(ctx, (x,), call, aval, ctx)
 
 
-def _lower_call(ctx: Any, operands: Any, call: Collective, aval: Any, outer: Any) -> list[Any]:
+def _lower_call(ctx: Any, operands: Any, call: PlannedCollective, aval: Any, outer: Any) -> list[Any]:
     number = planned.plan(call, aval.shape, str(aval.dtype))
     in_place = call.name == "allreduce" and not private.is_kept(operands[0])
     results = _lower_number(ctx, operands, number, planned.start_of(call), in_place)
@@ -62,7 +62,7 @@ def _lower_number(ctx: Any, operands: Any, number: int, start: Any, in_place: bo
     return private.lower_with_token(ctx, lower, operands, call=np.int64(number))
 
 
-def _batch(arguments: Any, axes: Any, *, call: Collective) -> tuple[Any, int]:
+def _batch(arguments: Any, axes: Any, *, call: PlannedCollective) -> tuple[Any, int]:
     (x,), (axis,) = arguments, axes
     if call.name in ("alltoall", "reduce_scatter") or (call.name == "scatter" and call.is_root):
         x = jnp.moveaxis(x, axis, 1)  # behind the ranks' blocks
@@ -73,51 +73,51 @@ def _batch(arguments: Any, axes: Any, *, call: Collective) -> tuple[Any, int]:
     return bind(call, x), axis + adds_axis
 
 
-def _differentiate(primals: Any, tangents: Any, *, call: Collective) -> tuple[Any, Any]:
+def _differentiate(primals: Any, tangents: Any, *, call: PlannedCollective) -> tuple[Any, Any]:
     _require_linear(call)
     (x,), (tangent,) = primals, tangents
     return bind(call, x), bind(call, ad.instantiate_zeros(tangent))
 
 
-def _require_linear(call: Collective) -> None:
+def _require_linear(call: PlannedCollective) -> None:
     if CALLS[call.name].reduces and call.op not in _LINEAR:
         raise NotImplementedError(f"{call.name} has a derivative for the operators sum and avg only, not for {call.op}")
 
 
-def _transpose(cotangent: Any, x: Any, *, call: Collective) -> tuple[Any]:
+def _transpose(cotangent: Any, x: Any, *, call: PlannedCollective) -> tuple[Any]:
     _require_linear(call)
     return (_TRANSPOSES[call.name](ad.instantiate_zeros(cotangent), x.aval, call),)
 
 
-def _of(call: Collective, name: str) -> Collective:
-    return Collective(name, call.comm, root=call.root)
+def _of(call: PlannedCollective, name: str) -> PlannedCollective:
+    return PlannedCollective(name, call.comm, root=call.root)
 
 
-def _average(x: Any, call: Collective) -> Any:
+def _average(x: Any, call: PlannedCollective) -> Any:
     return x / call.comm.size if call.op == "avg" else x
 
 
-def _transpose_reduce(cotangent: Any, aval: Any, call: Collective) -> Any:
+def _transpose_reduce(cotangent: Any, aval: Any, call: PlannedCollective) -> Any:
     other = bind(_of(call, "broadcast"), cotangent)
     return _average(other, call) if call.is_root else cotangent + _average(other, call)
 
 
-def _transpose_gather(cotangent: Any, aval: Any, call: Collective) -> Any:
+def _transpose_gather(cotangent: Any, aval: Any, call: PlannedCollective) -> Any:
     own = bind(_of(call, "scatter"), cotangent)
     return own if call.is_root else cotangent + own
 
 
-def _transpose_broadcast(cotangent: Any, aval: Any, call: Collective) -> Any:
+def _transpose_broadcast(cotangent: Any, aval: Any, call: PlannedCollective) -> Any:
     total = bind(_of(call, "reduce"), cotangent)
     return total if call.is_root else jnp.zeros(aval.shape, aval.dtype)
 
 
-def _transpose_scatter(cotangent: Any, aval: Any, call: Collective) -> Any:
+def _transpose_scatter(cotangent: Any, aval: Any, call: PlannedCollective) -> Any:
     all_of_them = bind(_of(call, "gather"), cotangent)
     return all_of_them if call.is_root else jnp.zeros(aval.shape, aval.dtype)
 
 
-def _transpose_scan(cotangent: Any, aval: Any, call: Collective) -> Any:
+def _transpose_scan(cotangent: Any, aval: Any, call: PlannedCollective) -> Any:
     return bind(_of(call, "allgather"), cotangent)[call.comm.rank :].sum(0)
 
 
@@ -170,17 +170,17 @@ ad.deflinear2(_copies_p, lambda cotangent, x, *, call: [bind(call, ad.instantiat
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
-def _evaluate_send(x: Any, *, call: Collective) -> tuple[Any, Any]:
+def _evaluate_send(x: Any, *, call: PlannedCollective) -> tuple[Any, Any]:
     planned.checked(x, "send")
     planned.plan(call, x.shape, str(x.dtype))
     return [], {private.ordered_effect}
 
 
-def _lower_send(ctx: Any, x: Any, *, call: Collective) -> list[Any]:
+def _lower_send(ctx: Any, x: Any, *, call: PlannedCollective) -> list[Any]:
     return _lower_call(ctx, (x,), call, ctx.avals_in[0], ctx)
 
 
-def _batch_send(arguments: Any, axes: Any, *, call: Collective) -> tuple[Any, Any]:
+def _batch_send(arguments: Any, axes: Any, *, call: PlannedCollective) -> tuple[Any, Any]:
     return send_p.bind(*arguments, call=call), ()
 
 
@@ -191,7 +191,7 @@ mlir.register_lowering(send_p, _lower_send, platform="cpu")
 batching.primitive_batchers[send_p] = _batch_send
 
 
-def _batch_recv(arguments: Any, axes: Any, *, call: Collective) -> tuple[Any, Any]:
+def _batch_recv(arguments: Any, axes: Any, *, call: PlannedCollective) -> tuple[Any, Any]:
     return recv_p.bind(*arguments, call=call), axes[0]
 
 
@@ -201,7 +201,9 @@ mlir.register_lowering(recv_p, _lower, platform="cpu")
 batching.primitive_batchers[recv_p] = _batch_recv
 
 
-def _evaluate_sendrecv(x: Any, like: Any, *, send: Collective, receive: Collective, forward: bool) -> tuple[Any, Any]:
+def _evaluate_sendrecv(
+    x: Any, like: Any, *, send: PlannedCollective, receive: PlannedCollective, forward: bool
+) -> tuple[Any, Any]:
     planned.checked(x, "sendrecv")
     planned.checked(like, "sendrecv")
     planned.plan(send, x.shape, str(x.dtype))
@@ -209,7 +211,9 @@ def _evaluate_sendrecv(x: Any, like: Any, *, send: Collective, receive: Collecti
     return ShapedArray(like.shape, like.dtype), {private.ordered_effect}
 
 
-def _lower_sendrecv(ctx: Any, x: Any, like: Any, *, send: Collective, receive: Collective, forward: bool) -> list[Any]:
+def _lower_sendrecv(
+    ctx: Any, x: Any, like: Any, *, send: PlannedCollective, receive: PlannedCollective, forward: bool
+) -> list[Any]:
     if forward:
         raise RuntimeError(
             "sendrecv has no forward-mode derivative: the tangent of what another rank sends is on that rank; use "
@@ -239,15 +243,15 @@ def _differentiate_sendrecv(primals: Any, tangents: Any, *, forward: bool, **cal
 
 
 def _transpose_sendrecv(
-    cotangent: Any, x: Any, like: Any, *, send: Collective, receive: Collective, forward: bool
+    cotangent: Any, x: Any, like: Any, *, send: PlannedCollective, receive: PlannedCollective, forward: bool
 ) -> tuple[Any, Any]:
     """The cotangent of what was received returns to its sender."""
     template = jnp.zeros(x.aval.shape, x.aval.dtype)
     back = sendrecv_p.bind(
         ad.instantiate_zeros(cotangent),
         template,
-        send=Collective("send", send.comm, root=receive.root, note=receive.note),
-        receive=Collective("send", send.comm, root=send.root, note=send.note, receives=True),
+        send=PlannedCollective("send", send.comm, root=receive.root, note=receive.note),
+        receive=PlannedCollective("send", send.comm, root=send.root, note=send.note, receives=True),
         forward=not forward,
     )
     return back, (jnp.zeros(like.aval.shape, like.aval.dtype) if ad.is_undefined_primal(like) else None)
@@ -264,7 +268,7 @@ ad.primitive_transposes[sendrecv_p] = _transpose_sendrecv
 # -- barrier -----------------------------------------------------------------------------------------------------------
 
 
-def _lower_barrier(ctx: Any, *, call: Collective) -> list[Any]:
+def _lower_barrier(ctx: Any, *, call: PlannedCollective) -> list[Any]:
     return _lower_number(ctx, (), planned.plan(call, (0,), "uint8"), planned.start_of(call))
 
 

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from pycollective import checks
 from pycollective.engine import Item, Work
 from pycollective.hvd import operations
-from pycollective.hvd.agreement import DENSE, Agreement
 from pycollective.hvd.arguments import OPS, Adasum, Average, compressor
 from pycollective.hvd.basics import engine_of
-from pycollective.hvd.gradient_group import GradientGroup
+from pycollective.hvd.gradients.agreement import DENSE, GradientAgreement
+from pycollective.hvd.gradients.gradient_group import GradientGroup
 from pycollective.hvd.graph_call import GraphCall, Start
 from pycollective.hvd.handles import internal_errors
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
@@ -141,7 +141,7 @@ def _reduces(group: GradientGroup) -> Start:
 
 
 def _broadcasts(rows: Rows, root_rank: int, process_set: ProcessSet) -> Start:
-    agreement = Agreement("jax.parameters", rows, process_set)
+    agreement = GradientAgreement("jax.parameters", rows, process_set)
 
     def start(call: GraphCall) -> None:
         with internal_errors():

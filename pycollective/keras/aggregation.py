@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from pycollective.keras.options import Options, key_of
+from pycollective.keras.options import OptimizerOptions, key_of
 from pycollective.keras.reduction import GradientReduction
 
 
@@ -18,7 +18,7 @@ class Aggregation:
         counter: a variable: the number of passes in the sums.
     """
 
-    def __init__(self, options: Options, reduction: GradientReduction) -> None:
+    def __init__(self, options: OptimizerOptions, reduction: GradientReduction) -> None:
         self._options, self._reduction = options, reduction
         self._sums: dict[Any, tf.Variable] = {}
         with tf.init_scope():

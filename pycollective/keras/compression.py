@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pycollective.hvd.compression import CastCompressor
-from pycollective.hvd.compression import Compressor as Compressor
-from pycollective.hvd.compression import NoneCompressor as NoneCompressor
+from pycollective.hvd.gradients.compression import CastCompressor
+from pycollective.hvd.gradients.compression import Compressor as Compressor
+from pycollective.hvd.gradients.compression import NoneCompressor as NoneCompressor
 from pycollective.keras import backends
 
 

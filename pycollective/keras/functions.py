@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 
 from pycollective.engine import Item
 from pycollective.hvd import handles, operations
-from pycollective.hvd.agreement import DENSE, Agreement
 from pycollective.hvd.arguments import Average, get_average_backwards_compatibility_fun, operator_name
+from pycollective.hvd.gradients.agreement import DENSE, GradientAgreement
 from pycollective.hvd.horovod_basics import HorovodBasics
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.keras import backends
@@ -94,7 +94,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: P
     rows = rows_of(variables)
     prefix = handles.unnamed("broadcast_variables", process_set)
     with handles.internal_errors():
-        Agreement(prefix, rows, process_set).reach([DENSE] * len(rows))
+        GradientAgreement(prefix, rows, process_set).reach([DENSE] * len(rows))
     home = [backends.of_tensor(variable) for variable in variables]
     arrays = [backend.array(variable) for backend, variable in zip(home, variables, strict=True)]
     items = [

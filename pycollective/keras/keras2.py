@@ -8,7 +8,7 @@ import tf_keras
 
 from pycollective.keras import backends
 from pycollective.keras.aggregation import Aggregation
-from pycollective.keras.options import Options
+from pycollective.keras.options import OptimizerOptions
 from pycollective.keras.reduction import GradientReduction
 
 OPTIMIZERS = (tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer)
@@ -26,7 +26,7 @@ class Reducing(_Optimizer):
     Gradients are reduced where they are computed (`minimize`, and so `fit`), or else in `apply_gradients`.
     """
 
-    options: ClassVar[Options]
+    options: ClassVar[OptimizerOptions]
     wrapped_class: ClassVar[type]
     reduction: GradientReduction
 
@@ -155,7 +155,7 @@ class ReducingLegacy(Reducing):
         )
 
 
-def distribute(optimizer: Any, options: Options) -> Any:
+def distribute(optimizer: Any, options: OptimizerOptions) -> Any:
     """A distributed copy of an optimizer, with its state."""
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None:
@@ -173,7 +173,7 @@ def distribute(optimizer: Any, options: Options) -> Any:
     return made
 
 
-def convert(optimizer: Any, options: Options) -> None:
+def convert(optimizer: Any, options: OptimizerOptions) -> None:
     """Make a loaded optimizer itself distributed, unless it is."""
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     if not isinstance(optimizer, Reducing):
@@ -181,7 +181,7 @@ def convert(optimizer: Any, options: Options) -> None:
         optimizer.begin()
 
 
-def subclass(kind: type, options: Options) -> Any:
+def subclass(kind: type, options: OptimizerOptions) -> Any:
     """The class of the optimizers that reduce; models are saved as with the original class."""
     base = getattr(kind, "wrapped_class", kind)
     mixed_in = ReducingCurrent if issubclass(base, tf_keras.optimizers.Optimizer) else ReducingLegacy

@@ -10,7 +10,7 @@ from keras.src import api_export
 from keras.src.saving import object_registration
 
 from pycollective.keras import backends
-from pycollective.keras.options import Options
+from pycollective.keras.options import OptimizerOptions
 from pycollective.keras.reduction import GradientReduction
 
 _Optimizer: Any = object
@@ -25,7 +25,7 @@ class Reducing(_Optimizer):
     where it would clip them.
     """
 
-    options: ClassVar[Options]
+    options: ClassVar[OptimizerOptions]
     wrapped_class: ClassVar[type]
     reduction: GradientReduction
 
@@ -91,7 +91,7 @@ class Reducing(_Optimizer):
         super().finalize_variable_values(var_list)
 
 
-def distribute(optimizer: Any, options: Options) -> Any:
+def distribute(optimizer: Any, options: OptimizerOptions) -> Any:
     """A distributed copy of an optimizer, with its state.
 
     Raises:
@@ -113,7 +113,7 @@ def distribute(optimizer: Any, options: Options) -> Any:
     return made
 
 
-def convert(optimizer: Any, options: Options) -> None:
+def convert(optimizer: Any, options: OptimizerOptions) -> None:
     """Make a loaded optimizer itself distributed, unless it is.
 
     Raises:
@@ -134,7 +134,7 @@ def convert(optimizer: Any, options: Options) -> None:
     _reduce_before_finiteness_is_tested()
 
 
-def _copied(optimizer: Any, options: Options, kind: type) -> Any:
+def _copied(optimizer: Any, options: OptimizerOptions, kind: type) -> Any:
     config = optimizer.get_config()
     passes = options.backward_passes_per_step
     if passes > 1:
@@ -151,7 +151,7 @@ def _copied(optimizer: Any, options: Options, kind: type) -> Any:
     return made
 
 
-def subclass(kind: type, options: Options) -> Any:
+def subclass(kind: type, options: OptimizerOptions) -> Any:
     """The class of the optimizers that reduce; models are saved as with the original class."""
     base = getattr(kind, "wrapped_class", kind)
     members = {"options": options, "wrapped_class": base, "__module__": base.__module__, "__doc__": base.__doc__}

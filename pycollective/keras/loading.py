@@ -7,7 +7,7 @@ from typing import Any
 
 from pycollective.keras.compression import Compression
 from pycollective.keras.optimizer import convert
-from pycollective.keras.options import Options
+from pycollective.keras.options import OptimizerOptions
 
 
 class Loader:
@@ -42,7 +42,7 @@ class Loader:
                 tell whether their sum or their average was used.
         """
         known = {kind.__name__: kind for kind in custom_optimizers or ()}
-        options = Options(
+        options = OptimizerOptions(
             compression=compression,
             backward_passes_per_step=backward_passes_per_step,
             average_aggregated_gradients=average_aggregated_gradients,

@@ -14,7 +14,7 @@ from pycollective.hvd.arguments import Average
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.keras import keras3
 from pycollective.keras.compression import Compression
-from pycollective.keras.options import Options, groups_of
+from pycollective.keras.options import OptimizerOptions, groups_of
 
 
 def DistributedOptimizer(
@@ -58,7 +58,7 @@ def DistributedOptimizer(
         TypeError: not an optimizer.
         ValueError: arguments are invalid or incompatible.
     """
-    options = Options(
+    options = OptimizerOptions(
         compression, sparse_as_dense, gradient_predivide_factor, op, groups_of(num_groups, groups),
         backward_passes_per_step, average_aggregated_gradients, process_set, scale_local_gradients,
     )  # fmt: skip
@@ -101,12 +101,12 @@ def PartialDistributedOptimizer(
     return made
 
 
-def distribute(optimizer: Any, options: Options) -> Any:
+def distribute(optimizer: Any, options: OptimizerOptions) -> Any:
     """See DistributedOptimizer."""
     return _home(optimizer).distribute(optimizer, options)
 
 
-def convert(optimizer: Any, options: Options) -> None:
+def convert(optimizer: Any, options: OptimizerOptions) -> None:
     """Make a loaded optimizer itself distributed, unless it is.
 
     Raises:

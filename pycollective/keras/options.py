@@ -14,7 +14,7 @@ from pycollective.keras.compression import Compression
 
 
 @dataclass(frozen=True)
-class Options:
+class OptimizerOptions:
     """See DistributedOptimizer."""
 
     compression: Any = Compression.none

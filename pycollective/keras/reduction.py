@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pycollective.hvd.basics import engine_of
-from pycollective.hvd.gradient_group import GradientGroup, new_prefix
-from pycollective.keras.backends import Backend
-from pycollective.keras.options import Options, key_of
+from pycollective.hvd.gradients.gradient_group import GradientGroup, new_prefix
+from pycollective.keras.backends import KerasBackend
+from pycollective.keras.options import OptimizerOptions, key_of
 
 
 class GradientReduction:
@@ -22,7 +22,7 @@ class GradientReduction:
         applying: whether a method that reduces is running, so that the optimizer may change variables.
     """
 
-    def __init__(self, options: Options, backend: Backend) -> None:
+    def __init__(self, options: OptimizerOptions, backend: KerasBackend) -> None:
         self._options, self._backend = options, backend
         self._local: set[Any] = set()
         self._groups: dict[Any, GradientGroup] = {}

@@ -9,7 +9,7 @@ import numpy as np
 
 from pycollective import checks
 from pycollective.hvd.arguments import Average
-from pycollective.hvd.gradient_group import GradientGroup, new_prefix
+from pycollective.hvd.gradients.gradient_group import GradientGroup, new_prefix
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.mxnet.arrays import writable
 from pycollective.mxnet.errors import mxnet_errors

@@ -11,7 +11,7 @@ import numpy as np
 
 from pycollective import checks
 from pycollective.hvd.arguments import Average, compressor
-from pycollective.hvd.gradient_group import GradientGroup, new_prefix
+from pycollective.hvd.gradients.gradient_group import GradientGroup, new_prefix
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.mxnet.arrays import writable
 from pycollective.mxnet.compression import Compression

@@ -23,12 +23,12 @@ The arrays are NumPy's or those of any library that follows the Python array API
 """
 
 from pycollective.optim import schedules
-from pycollective.optim.batches import growing_batches
 from pycollective.optim.checkpoint import load_checkpoint, save_checkpoint
-from pycollective.optim.consensus import consensus_distance
-from pycollective.optim.gossip import GossipSGD
-from pycollective.optim.gradient_noise import GradientNoise
-from pycollective.optim.noise_scale import NoiseScale
+from pycollective.optim.gossip.consensus import consensus_distance
+from pycollective.optim.gossip.gossip_sgd import GossipSGD
+from pycollective.optim.large_batch.batches import growing_batches
+from pycollective.optim.large_batch.gradient_noise import GradientNoise
+from pycollective.optim.large_batch.noise_scale import NoiseScale
 from pycollective.optim.objects import broadcast_object
 from pycollective.optim.optimizer import DistributedOptimizer
 from pycollective.optim.parameter_server import ParameterServer

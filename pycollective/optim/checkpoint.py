@@ -14,9 +14,9 @@ from pycollective import checks
 from pycollective.comm.arguments import arrays
 from pycollective.comm.objects import on_root
 from pycollective.comm.private_file import require_replaceable
+from pycollective.optim.arrays.containers import check_fit, copy_into, named, namespace
+from pycollective.optim.arrays.devices import like, to_host
 from pycollective.optim.averaging import Averaging
-from pycollective.optim.containers import check_fit, copy_into, named, namespace
-from pycollective.optim.devices import like, to_host
 
 FORMAT = 2
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pycollective import checks
+from pycollective.optim.arrays.containers import Arrays, contained, copy_into, named, zeros
 from pycollective.optim.averaging import Averaging, only_parts
-from pycollective.optim.containers import Arrays, contained, copy_into, named, zeros
 from pycollective.optim.objects import broadcast_object
 
 if TYPE_CHECKING:

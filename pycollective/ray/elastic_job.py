@@ -139,7 +139,7 @@ class _Actors:
 
 
 class _Worker:
-    """An actor that takes part in the job by one call (elastic.Handle).
+    """An actor that takes part in the job by one call (elastic.WorkerHandle).
 
     Attributes:
         value: what the function has returned. error: with which it has ended instead.

@@ -11,8 +11,8 @@ from ray.util.placement_group import PlacementGroup, get_current_placement_group
 from pycollective import horovod
 from pycollective.cli.launch.host_variables import host_variables, new_token, refuse_differences
 from pycollective.cli.launch.job import KILL_AFTER, rank_environment
-from pycollective.comm.bootstrap.interfaces import addresses_of
 from pycollective.comm.bootstrap.nodes import place
+from pycollective.comm.bootstrap.sockets.interfaces import addresses_of
 from pycollective.ray.calls import Callbacks, Outcome, log_to, wait_for
 from pycollective.ray.job import Job
 from pycollective.ray.resources import Resources, in_group, reserve

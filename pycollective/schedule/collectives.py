@@ -49,6 +49,8 @@ class Collective:
             contribution enters in windows, but results are private.
         program: the collective whose programs it runs; its own by default.
         received_as: the name of the call on the receiving rank, if different.
+        halves: two collectives that give the same result one after the other: the first leaves each rank a block of it,
+            which the second joins; empty if there are none.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Collective:
     weighted: bool = False
     program: str = ""
     received_as: str = ""
+    halves: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for field in ("name", "program", "received_as"):
@@ -189,7 +192,7 @@ def _has(places: Places, rank: int, root: int) -> bool:
 
 # fmt: off
 CALLS: dict[str, Collective] = {row.name: row for row in (
-    Collective("allreduce", reduces=True, in_place="windows"),
+    Collective("allreduce", reduces=True, in_place="windows", halves=("reduce_scatter", "allgather")),
     Collective("broadcast", input="root", rooted=True, single_buffer=True),
     Collective("reduce", output="root", reduces=True, rooted=True),
     Collective("reduce_scatter", output="own", split="ranks", reduces=True),
@@ -213,6 +216,12 @@ COLLECTIVES: dict[str, Collective] = {row.name: row for row in CALLS.values() if
 
 NUMBERS: dict[str, int] = {name: number for number, name in enumerate(CALLS)}
 """The C++ core's number of each call."""
+
+PRIMARY = "allreduce"
+"""The collective that the settings of a job are about: the topology, or NCCL, of calls that name none."""
+
+JOINING = "allgather"
+"""The collective by which the package itself exchanges bytes: every rank gets the blocks of all, in rank order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +253,11 @@ class Operation:
     def rooted(self) -> bool:
         """The ranks must agree on a root."""
         return bool(self.collective) and CALLS[self.collective].rooted
+
+    @property
+    def in_pairs(self) -> bool:
+        """Whether a rank's array has a block for every rank, of lengths that it chooses."""
+        return bool(self.collective) and CALLS[self.collective].split == "pairs"
 
     @property
     def shaped_as_input(self) -> bool:

@@ -16,6 +16,7 @@ from operator import index
 from typing import Any
 
 from pycollective import checks
+from pycollective.schedule.collectives import COLLECTIVES
 from pycollective.schedule.compiler.compiler import compile_program
 from pycollective.schedule.compiler.schedule import Placement, Schedule
 from pycollective.schedule.language.program import MOST_RANKS, Program
@@ -25,6 +26,7 @@ Row = tuple[tuple[int, float], ...]
 Graph = Callable[[int, int, int], Mapping[int, float]]
 """graph(rank, size, step) -> {source: weight}, the rank's own entry included; the same function on all ranks."""
 
+(_WEIGHTED,) = (name for name, row in COLLECTIVES.items() if row.weighted)
 _ENTRY = struct.Struct("=qd")
 
 TOLERANCE = 1e-6
@@ -75,7 +77,7 @@ class MixingMatrix:
 
     def program(self, hosts: tuple[int, ...] = ()) -> Program:
         """The program of one step; `hosts` as in `compile`."""
-        made = Program("mix", self.size, hosts=hosts)
+        made = Program(_WEIGHTED, self.size, hosts=hosts)
         for c in made.chunks(1):
             for rank, row in enumerate(self.rows):
                 made[rank, c] = made.mix(dict(row))

@@ -6,9 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from pycollective.hvd.compression import CastCompressor
-from pycollective.hvd.compression import Compressor as Compressor
-from pycollective.hvd.compression import NoneCompressor as NoneCompressor
+from pycollective.hvd.gradients.compression import CastCompressor
+from pycollective.hvd.gradients.compression import Compressor as Compressor
+from pycollective.hvd.gradients.compression import NoneCompressor as NoneCompressor
 
 
 class _TensorFlowCast(CastCompressor):

@@ -13,12 +13,12 @@ from pycollective.comm.communicator import Communicator
 from pycollective.hvd.basics import engine_of
 from pycollective.hvd.handles import internal_errors
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
-from pycollective.optim.containers import copy_into
-from pycollective.optim.fusion import Fused
-from pycollective.optim.gossip import ORDERS
-from pycollective.optim.mixing import Mixing
+from pycollective.optim.arrays.containers import copy_into
+from pycollective.optim.arrays.fusion import Fused
+from pycollective.optim.gossip.gossip_sgd import ORDERS
+from pycollective.optim.gossip.mixing import Mixing
 from pycollective.schedule.mixing import Graph
-from pycollective.torch.hvd.gradient_reducer import Reducing
+from pycollective.torch.hvd.gradient_reducer import GradientReducer
 from pycollective.torch.hvd.gradients import changes
 from pycollective.torch.hvd.optimizer_methods import bare
 from pycollective.torch.optimizer import unique_names, with_methods
@@ -60,7 +60,7 @@ def GossipOptimizer(
         MismatchError: parameters differ between ranks.
     """
     checks.instance(optimizer, "optimizer", torch.optim.Optimizer, "a torch optimizer")
-    if isinstance(optimizer, (Reducing, Gossiping)):
+    if isinstance(optimizer, (GradientReducer, Gossiping)):
         raise ValueError("this optimizer is distributed already: pass the torch optimizer that it was made from")
     checks.choice(order, "order", ORDERS)
     every = None if average_every is None else checks.integer(average_every, "average_every", 1)

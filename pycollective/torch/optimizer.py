@@ -14,7 +14,7 @@ from pycollective import checks
 from pycollective.hvd.arguments import OPS, Adasum, Average, compressor
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.torch.compression import Compression
-from pycollective.torch.hvd.optimizer_methods import Stepping, SteppingTogether
+from pycollective.torch.hvd.optimizer_methods import AdasumMethods, OptimizerMethods
 
 
 def DistributedOptimizer(
@@ -75,8 +75,8 @@ def DistributedOptimizer(
         raise ValueError(f"op must be Average, Sum, Adasum, Min, Max or Product, not {op!r}")
     named = unique_names(optimizer, named_parameters)
     group_of = _group_parameters([p for _, p in named if p.requires_grad], groups)
-    base = optimizer.wrapped_class if isinstance(optimizer, Stepping) else type(optimizer)
-    made = with_methods(SteppingTogether if op == Adasum else Stepping, base, optimizer)
+    base = optimizer.wrapped_class if isinstance(optimizer, OptimizerMethods) else type(optimizer)
+    made = with_methods(AdasumMethods if op == Adasum else OptimizerMethods, base, optimizer)
     made.start_reducing(
         optimizer, named, compression, backward_passes_per_step, op, gradient_predivide_factor, group_of,
         sparse_as_dense, process_set,

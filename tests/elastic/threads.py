@@ -14,7 +14,7 @@ SECONDS = 20.0
 
 
 class Worker:
-    """A Handle, and what the body of the worker calls."""
+    """A WorkerHandle, and what the body of the worker calls."""
 
     def __init__(self, body: Callable[[Worker], int | None], host: str, slot: int, env: Mapping[str, str]) -> None:
         self.host, self.slot = host, slot
@@ -41,11 +41,11 @@ class Worker:
         return self._connection.gather(data, SECONDS)
 
     def poll(self) -> int | None:
-        """See Handle."""
+        """See WorkerHandle."""
         return self._code
 
     def signal(self, number: int) -> None:
-        """See Handle."""
+        """See WorkerHandle."""
         self.signals.append(number)
         if self._connection is not None:
             self._connection.close()

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from core.calls import share
-from core.reference import DTYPES, OPERATORS, REALS, Array, numpy_type, takes
-from core.sequences import Step, values, whole
+from calls import share
+from fuzz.sequences import Step, values, whole
+from reference import DTYPES, OPERATORS, REALS, Array, numpy_type, takes
 
 from pycollective import Communicator, local_world
 from pycollective.engine import Engine, Item

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from core.processes import run
-from core.reference import Array
+from processes import run
+from reference import Array
 
 from engine.operations import SECONDS, on_engines
 from pycollective import Communicator

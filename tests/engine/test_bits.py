@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from core.processes import run
-from core.reference import Array, numpy_type
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from processes import run
+from reference import Array, numpy_type
 
 from engine.operations import SECONDS, on_engines
 from pycollective import Communicator

@@ -11,7 +11,7 @@ from engine.two_hosts import on_two_hosts
 CASE = """
 from dataclasses import replace
 from engine.operations import SECONDS, play, random_phases
-from engine.test_join import uneven
+from engine.negotiation.test_join import uneven
 engine = Engine(comm)
 n, me = engine.size, engine.rank
 

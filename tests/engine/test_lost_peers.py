@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from core.processes import Job, alive
+from processes import Job, alive
 
 from engine.operations import SECONDS
 from pycollective import Communicator, PeerLostError

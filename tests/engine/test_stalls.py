@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from core.processes import IMPORTABLE
+from processes import IMPORTABLE
 
 from engine.operations import SECONDS, on_engines
 from engine.two_hosts import on_two_hosts

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from core.processes import Job
+from processes import Job
 
 from engine.test_lost_peers import address_of
 from pycollective import Communicator, TimeoutError

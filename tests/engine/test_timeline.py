@@ -16,7 +16,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from core.processes import IMPORTABLE, run
+from processes import IMPORTABLE, run
 
 from engine.operations import on_engines
 from engine.trace import SCHEMA, Trace, read

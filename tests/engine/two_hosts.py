@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from core.processes import IMPORTABLE
+from processes import IMPORTABLE
 
 from launch import _TIMED_OUT, OPEN_MPI_SETTINGS, Launched, _run, _text, find_mpirun
 

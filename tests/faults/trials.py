@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import c10d
 import hvd
-from core.processes import Job
+from processes import Job
 
 from faults.work import DEADLINE, Raised, of_c10d, of_communicator, of_hvd
 

@@ -6,13 +6,13 @@ import threading
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
-from core import processes
 
 from pycollective.errors import MismatchError
 from pycollective.hvd import arguments, basics, handles
 from pycollective.hvd.exceptions import HorovodInternalError
-from pycollective.hvd.gradient_group import GradientGroup
+from pycollective.hvd.gradients.gradient_group import GradientGroup
 
 ROWS = {"b": ((3,), "float32"), "a": ((2, 2), "float64"), "c": ((0,), "float32")}
 

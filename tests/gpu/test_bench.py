@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from gpu import emulation
-from pycollective.bench.gpu import bits, goals, nccl, parts, rows, small
-from pycollective.bench.gpu.calls import Ours, moved
+from pycollective.bench.gpu import bits, goals, parts, rows, small
+from pycollective.bench.gpu.candidates import nccl
+from pycollective.bench.gpu.candidates.calls import Ours, moved
 from pycollective.bench.gpu.clock import Candidate
 from pycollective.schedule import Placement, compile
 

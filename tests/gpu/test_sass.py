@@ -1,4 +1,4 @@
-"""The machine code of the kernels: the installed one keeps the rules of tools/sass.py; each broken build breaks one."""
+"""The kernels' machine code: the installed one keeps the rules of checks/sass.py, each broken build breaks one."""
 
 from __future__ import annotations
 

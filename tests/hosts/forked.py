@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from core.processes import IMPORTABLE
+from processes import IMPORTABLE
 
 from pycollective.bench.ranks.namespaces import Hosts
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from comm.test_launchers import KeyValueServer
+from comm.bootstrap.test_launchers import KeyValueServer
 
 from launch import CLI, on_two_host_names
 

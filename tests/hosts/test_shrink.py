@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import pycollective as pc
 from pycollective.comm.hosts.connections import Meeting
 from pycollective.comm.hosts.shrink import why_not
-from pycollective.comm.hosts.survivors import Agreement, Survivor
+from pycollective.comm.hosts.survivors import Survivor, SurvivorAgreement
 
 REFUSED = "needs more than half"
 
@@ -142,7 +142,7 @@ def test_a_leader_that_ends_is_replaced() -> None:
 def test_a_member_that_ends_while_the_communicator_is_made_is_named(leader: int) -> None:
     mine, its = socket.socketpair()
     its.close()
-    agreement = Agreement(0, leader, [0, 1, 2], {1: Survivor(mine)}, time.monotonic() + 5)
+    agreement = SurvivorAgreement(0, leader, [0, 1, 2], {1: Survivor(mine)}, time.monotonic() + 5)
     role = "led" if leader == 1 else "took part in"
     with mine, pytest.raises(pc.CommunicatorError, match=rf"rank 1, which {role} shrink\(\), is gone"):
         agreement.exchange(b"mine")

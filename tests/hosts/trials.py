@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from core.processes import IMPORTABLE
 from faults.work import Raised
+from processes import IMPORTABLE
 
 from hosts.forked import start_ranks
 from launch import OPEN_MPI_SETTINGS, find_mpirun

@@ -34,7 +34,8 @@ def test_this_repository_names_collectives_in_one_place() -> None:
         ("pycollective/comm/a.py", 'ROOTED = frozenset(("broadcast",))'),
         ("pycollective/comm/cuda/a.py", 'def f(s):\n    return s.collective == "reduce_scatter"'),
         ("pycollective/engine/a.py", 'KINDS = {"reducescatter": 1}'),
-        ("pycollective/engine/jobs.py", 'KINDS = {"reduce_scatter": 1}'),
+        ("pycollective/engine/timeline.py", 'KINDS = {"reduce_scatter": 1}'),
+        ("pycollective/cli/a.py", "print(f\"{s.collective == 'reduce'}\")"),
         ("pycollective/cli/main.py", 'match name:\n    case "gather":\n        pass'),
         ("csrc/executor/a.cpp", "bool f(Collective c) { return c == Collective::scatter; }"),
         ("csrc/engine/a.h", "if (s.kind == engine::Kind::alltoall) return;"),
@@ -53,6 +54,7 @@ def test_another_list_of_collectives_is_refused(tmp_path: Path, name: str, text:
         ("pycollective/topologies/a.py", 'NAMES = ("allreduce", "broadcast")'),
         ("pycollective/torch/a.py", 'run("allgather")'),
         ("pycollective/comm/a.py", 'def f():\n    """As allreduce does."""\n    x = "an allgather of bytes"'),
+        ("pycollective/cli/a.py", "print(f\"{'reduce' if many else 'copy'} a chunk\"); mark(label='reduce')"),
         ("csrc/executor/a.cpp", "int x;  // as Collective::scatter does"),
     ],
 )

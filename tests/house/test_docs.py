@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import architecture
 import jsonschema
 import pytest
 
-import docs
+import architecture
+import make_docs as docs
 from pycollective import schedule
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -59,7 +59,7 @@ DOWNWARD = {
 
 
 def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "tools/imports.py"), *map(str, words)]
+    command = [sys.executable, str(ROOT / "tools/checks/imports.py"), *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True)
 
 
@@ -102,8 +102,11 @@ def test_a_circle_has_every_file_that_is_on_one_and_no_other() -> None:
         (["abc"], []),
         ([], ["import cycle of 3 files:", "  a:7 imports b", "  b:7 imports c", "  c:7 imports a"]),
         (["ab"], ["import cycle of 3 files:"]),  # grown
-        (["abcd"], ["the import cycle of a is smaller than listed: run `python tools/imports.py --update`"]),
-        (["abc", "de"], ["the import cycle of d is smaller than listed: run `python tools/imports.py --update`"]),
+        (["abcd"], ["the import cycle of a is smaller than listed: run tools/checks/imports.py --update"]),
+        (
+            ["abc", "de"],
+            ["the import cycle of d is smaller than listed: run tools/checks/imports.py --update"],
+        ),
     ],
 )
 def test_circles_may_only_shrink(known: list[str], problem: list[str]) -> None:

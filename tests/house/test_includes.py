@@ -34,7 +34,7 @@ def test_the_check_sees_this_repository() -> None:
 
 
 def test_the_script_runs_as_the_hook_runs_it() -> None:
-    done = subprocess.run([sys.executable, str(ROOT / "tools/includes.py")], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, str(ROOT / "tools/checks/includes.py")], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import phrases
 import pytest
+
+import phrases
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wheels import Failure, best_level, chosen, interpreters
+from make_wheels import Failure, best_level, chosen, interpreters
 
 V3 = "pni ssse3 fma cx16 sse4_1 sse4_2 movbe popcnt avx f16c bmi1 avx2 bmi2 lahf_lm abm"
 V4 = f"{V3} avx512f avx512dq avx512cd avx512bw avx512vl"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "check.h"
-#include "executor/cpu/control_links.h"
+#include "executor/cpu/hosts/control_links.h"
 #include "link/tcp.h"
 
 namespace pc {

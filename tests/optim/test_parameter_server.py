@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from core.processes import Job
+from processes import Job
 
 import pycollective as pc
 from pycollective.optim import ParameterServer

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pycollective.errors import TopologyError
 from pycollective.schedule import Placement, Program, compile, topology
-from pycollective.schedule.compiler.waits import UNKNOWN, Clocks
+from pycollective.schedule.compiler.waits import UNKNOWN, VectorClocks
 
 
 @st.composite
@@ -24,7 +24,7 @@ def two_clocks(draw: Any) -> tuple[int, list[int], list[int]]:
 @given(two_clocks())
 def test_joined_clocks_know_the_larger_number_of_each_rank(drawn: tuple[int, list[int], list[int]]) -> None:
     most, first, second = drawn
-    clocks = Clocks(len(first), most)
+    clocks = VectorClocks(len(first), most)
     packed = []
     for numbers in (first, second):
         clock = 0

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from pycollective.comm.bootstrap.authentication import AcceptingEnd, Claim, DiallingEnd, digest
+from pycollective.comm.bootstrap.sockets.authentication import AcceptingEnd, Claim, DiallingEnd, digest
 
 CHALLENGE_BYTES, ANSWER_BYTES = 36, 140
 MOST_CONNECTIONS = 1000

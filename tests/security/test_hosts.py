@@ -214,7 +214,7 @@ BEFORE_THE_TOKEN = [
 
 def test_what_reads_connections_neither_unpickles_nor_decompresses() -> None:
     package = Path(pycollective.__file__).parent
-    files = [file for name in BEFORE_THE_TOKEN for file in ([*(package / name).glob("*.py")] or [package / name])]
+    files = [file for name in BEFORE_THE_TOKEN for file in ([*(package / name).rglob("*.py")] or [package / name])]
     assert len(files) > 20
     for file in files:
         names = {

@@ -15,7 +15,7 @@ struct CudaError : SystemFailure {
 };
 
 // In a separate source file: nvcc's output is linked with code built by another compiler against another standard
-// library (tools/wheels.py), so it must not create or pass objects of that library.
+// library (tools/wheels/make_wheels.py), so it must not create or pass objects of that library.
 [[noreturn]] void raise_error(cudaError_t result, const char* what);
 
 inline void check(cudaError_t result, const char* what) {

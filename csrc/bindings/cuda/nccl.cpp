@@ -1,4 +1,4 @@
-// A loaded NCCL library and its communicators, as used by pycollective/comm/cuda/nccl.py.
+// A loaded NCCL library and its communicators, as used by pycollective/comm/cuda/nccl/library.py.
 #include "rail/nccl.h"
 
 #include "bindings/cuda/bindings.h"

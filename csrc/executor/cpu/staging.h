@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "executor/cpu/remote.h"
+#include "executor/cpu/hosts/remote.h"
 #include "executor/device_copies.h"
 #include "executor/plan.h"
 

@@ -27,9 +27,9 @@ StagingCopies::StagingCopies(int device) : device_(device) {
   table_.error = [](void* self) -> const char* { return object(self).error_; };
   const OnDevice on(device);
   try {
-    for (Lane& lane : lanes_) {
-      check(cudaStreamCreateWithFlags(&lane.stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-      for (cudaEvent_t& event : lane.events)
+    for (CopyStream& copies : streams_) {
+      check(cudaStreamCreateWithFlags(&copies.stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+      for (cudaEvent_t& event : copies.events)
         check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
     }
   } catch (...) {
@@ -40,15 +40,15 @@ StagingCopies::StagingCopies(int device) : device_(device) {
 
 StagingCopies::~StagingCopies() {
   const QuietlyOn on(device_);
-  for (const Lane& lane : lanes_) (void)cudaStreamSynchronize(lane.stream);
+  for (const CopyStream& copies : streams_) (void)cudaStreamSynchronize(copies.stream);
   release();
 }
 
 void StagingCopies::release() {
-  for (const Lane& lane : lanes_) {
-    for (const cudaEvent_t event : lane.events)
+  for (const CopyStream& copies : streams_) {
+    for (const cudaEvent_t event : copies.events)
       if (event != nullptr) (void)cudaEventDestroy(event);
-    if (lane.stream != nullptr) (void)cudaStreamDestroy(lane.stream);
+    if (copies.stream != nullptr) (void)cudaStreamDestroy(copies.stream);
   }
   if (memory_ != nullptr) (void)cudaFreeHost(memory_);
 }
@@ -56,7 +56,7 @@ void StagingCopies::release() {
 void StagingCopies::hold_back(cudaStream_t stream) {
   const OnDevice on(device_);
   for (const CopyDirection direction : {CopyDirection::to_host, CopyDirection::to_device}) {
-    const Lane& from = lane(direction);
+    const CopyStream& from = stream_of(direction);
     if (from.marked > 0)
       check(cudaStreamWaitEvent(stream, from.events[from.marked % kMarks], 0), "cudaStreamWaitEvent");
   }
@@ -64,7 +64,7 @@ void StagingCopies::hold_back(cudaStream_t stream) {
 
 void StagingCopies::drain() const {
   const OnDevice on(device_);
-  for (const Lane& lane : lanes_) check(cudaStreamSynchronize(lane.stream), "cudaStreamSynchronize");
+  for (const CopyStream& copies : streams_) check(cudaStreamSynchronize(copies.stream), "cudaStreamSynchronize");
 }
 
 // -- for the executor, which does not expect exceptions -------------------------------------------------------------
@@ -80,8 +80,8 @@ bool StagingCopies::succeeded(cudaError_t result, const char* what) {
 char* StagingCopies::memory(uint64_t bytes) {
   if (bytes <= memory_bytes_) return memory_;
   const QuietlyOn on(device_);
-  for (const Lane& lane : lanes_)
-    if (!succeeded(cudaStreamSynchronize(lane.stream), "cudaStreamSynchronize")) return nullptr;
+  for (const CopyStream& copies : streams_)
+    if (!succeeded(cudaStreamSynchronize(copies.stream), "cudaStreamSynchronize")) return nullptr;
   const uint64_t size = std::max(bytes, kLeastMemory);
   void* made = nullptr;
   if (!succeeded(cudaHostAlloc(&made, size, cudaHostAllocPortable), "cudaHostAlloc")) return nullptr;
@@ -94,12 +94,12 @@ char* StagingCopies::memory(uint64_t bytes) {
 bool StagingCopies::copy(CopyDirection direction, void* into, const void* from, uint64_t bytes) {
   const QuietlyOn on(device_);
   const auto kind = direction == CopyDirection::to_host ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
-  return succeeded(cudaMemcpyAsync(into, from, bytes, kind, lane(direction).stream), "cudaMemcpyAsync");
+  return succeeded(cudaMemcpyAsync(into, from, bytes, kind, stream_of(direction).stream), "cudaMemcpyAsync");
 }
 
 uint64_t StagingCopies::mark(CopyDirection direction) {
   const QuietlyOn on(device_);
-  Lane& in = lane(direction);
+  CopyStream& in = stream_of(direction);
   cudaEvent_t const event = in.events[(in.marked + 1) % kMarks];
   // The event's previous mark counts as reached from now on.
   if (in.marked + 1 > in.reached + kMarks) {
@@ -111,7 +111,7 @@ uint64_t StagingCopies::mark(CopyDirection direction) {
 }
 
 int32_t StagingCopies::reached(CopyDirection direction, uint64_t mark) {
-  Lane& in = lane(direction);
+  CopyStream& in = stream_of(direction);
   if (in.reached >= mark) return 1;
   const QuietlyOn on(device_);
   for (; in.reached < mark; ++in.reached) {

@@ -25,7 +25,7 @@ class StagingCopies {
   static constexpr uint64_t kMarks = 128;  // more than the executor has outstanding: two for each of its slots
 
   // A stream, and the events of its last marks, in turn.
-  struct Lane {
+  struct CopyStream {
     cudaStream_t stream = nullptr;
     cudaEvent_t events[kMarks] = {};
     uint64_t marked = 0, reached = 0;
@@ -36,11 +36,11 @@ class StagingCopies {
   bool copy(CopyDirection direction, void* into, const void* from, uint64_t bytes);
   uint64_t mark(CopyDirection direction);
   int32_t reached(CopyDirection direction, uint64_t mark);
-  Lane& lane(CopyDirection direction) { return lanes_[static_cast<int32_t>(direction)]; }
+  CopyStream& stream_of(CopyDirection direction) { return streams_[static_cast<int32_t>(direction)]; }
   void release();
 
   int device_;
-  Lane lanes_[2];
+  CopyStream streams_[2];
   char* memory_ = nullptr;
   uint64_t memory_bytes_ = 0;
   char error_[256] = "";

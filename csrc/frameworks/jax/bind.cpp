@@ -8,11 +8,9 @@
 namespace pc::jax {
 namespace {
 
-using CollectiveNumber = pc::Collective;
-
-CollectiveNumber collective_named(const std::string& name) {
-  for (size_t i = 0; i < static_cast<size_t>(CollectiveNumber::count); ++i)
-    if (name == name_of(static_cast<CollectiveNumber>(i))) return static_cast<CollectiveNumber>(i);
+Collective collective_named(const std::string& name) {
+  for (size_t i = 0; i < static_cast<size_t>(Collective::count); ++i)
+    if (name == name_of(static_cast<Collective>(i))) return static_cast<Collective>(i);
   throw InvalidArgument("there is no collective named " + name);
 }
 
@@ -27,7 +25,7 @@ int64_t plan(const py::object& team, const std::string& collective, const std::s
 }
 
 int64_t plan_both(int64_t send, int64_t receive) {
-  const Collective &sends = collective_of(send), &receives = collective_of(receive);
+  const PlannedCollective &sends = collective_of(send), &receives = collective_of(receive);
   return add({sends.call, sends.element, receives.call});
 }
 

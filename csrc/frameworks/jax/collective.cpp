@@ -14,19 +14,19 @@ namespace {
 // Found without a lock: a thread of XLA looks one up in every call.
 class Registry {
  public:
-  int64_t add(Collective collective) {
+  int64_t add(PlannedCollective collective) {
     const std::lock_guard lock(mutex_);
     const size_t number = collectives_.size();
     const auto [block, index] = place(number);
     if (block >= kBlocks) throw InvalidArgument("too many collectives are planned in one process");
-    const Collective* const stored = &collectives_.emplace_back(std::move(collective));
+    const PlannedCollective* const stored = &collectives_.emplace_back(std::move(collective));
     if (index == 0) blocks_[block].store(new Block{}, std::memory_order_release);
     (*blocks_[block].load(std::memory_order_relaxed))[index].store(stored, std::memory_order_release);
     return static_cast<int64_t>(number);
   }
 
   // Null: there is none.
-  const Collective* find(int64_t number) const {
+  const PlannedCollective* find(int64_t number) const {
     if (number < 0) return nullptr;
     const auto [block, index] = place(static_cast<size_t>(number));
     const Block* const found = block < kBlocks ? blocks_[block].load(std::memory_order_acquire) : nullptr;
@@ -35,11 +35,11 @@ class Registry {
 
  private:
   static constexpr size_t kBlock = 1024, kBlocks = 4096;
-  using Block = std::array<std::atomic<const Collective*>, kBlock>;
+  using Block = std::array<std::atomic<const PlannedCollective*>, kBlock>;
   static std::pair<size_t, size_t> place(size_t number) { return {number / kBlock, number % kBlock}; }
 
   std::mutex mutex_;
-  std::deque<Collective> collectives_;  // elements stay in place
+  std::deque<PlannedCollective> collectives_;  // elements stay in place
   std::array<std::atomic<Block*>, kBlocks> blocks_{};
 };
 
@@ -61,10 +61,10 @@ void* memory(const xla::Buffer* buffer, int64_t element, int64_t bytes, const ch
 
 }  // namespace
 
-int64_t add(Collective collective) { return registry().add(std::move(collective)); }
+int64_t add(PlannedCollective collective) { return registry().add(std::move(collective)); }
 
-const Collective& collective_of(int64_t number) {
-  const Collective* const found = registry().find(number);
+const PlannedCollective& collective_of(int64_t number) {
+  const PlannedCollective* const found = registry().find(number);
   if (found == nullptr)
     throw InvalidArgument("no collective has the number " + std::to_string(number) +
                           ": was the function compiled in another process?");
@@ -74,7 +74,7 @@ const Collective& collective_of(int64_t number) {
 xla::Error* run_collective(xla::CallFrame* frame) {
   if (xla::is_question(frame)) return nullptr;
   try {
-    const Collective& made = collective_of(xla::call_number(*frame));
+    const PlannedCollective& made = collective_of(xla::call_number(*frame));
     const FixedCall& receives = made.receive ? *made.receive : made.call;
     const void* input = memory(xla::first_array(frame->arguments), made.element, made.call.input_bytes(), "argument");
     void* output = memory(xla::first_array(frame->results), made.element, receives.output_bytes(), "result");

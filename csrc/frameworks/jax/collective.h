@@ -9,16 +9,16 @@
 namespace pc::jax {
 
 // What a custom call runs; `receive`: a message that arrives while `call` sends one.
-struct Collective {
+struct PlannedCollective {
   FixedCall call;
   int64_t element;  // bytes
   std::optional<FixedCall> receive{};
 };
 
 // Returns the number by which custom calls refer to it.  It is never freed: executables may run as long as the process.
-int64_t add(Collective collective);
+int64_t add(PlannedCollective collective);
 // Throws InvalidArgument.
-const Collective& collective_of(int64_t number);
+const PlannedCollective& collective_of(int64_t number);
 
 xla::Error* run_collective(xla::CallFrame* frame);
 

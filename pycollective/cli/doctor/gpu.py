@@ -76,7 +76,7 @@ def _cuda() -> Finding:
 
 def _nccl() -> Finding:
     """The library that `topology="nccl"` would load here, and why."""
-    from pycollective.comm.cuda.nccl import library
+    from pycollective.comm.cuda.nccl.library import library
     from pycollective.errors import CommunicatorError
 
     try:

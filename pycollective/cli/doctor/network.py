@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pycollective.cli import outputs
 from pycollective.cli.commands import refusing
 from pycollective.cli.doctor.findings import Finding, publish
-from pycollective.comm.bootstrap.interfaces import LOOPBACK
+from pycollective.comm.bootstrap.sockets.interfaces import LOOPBACK
 from pycollective.comm.hosts import ucx
 
 if TYPE_CHECKING:

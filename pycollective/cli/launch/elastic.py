@@ -21,8 +21,8 @@ from pycollective import settings
 from pycollective.cli.launch.job import Pipe, log
 from pycollective.cli.launch.order import Order
 from pycollective.cli.launch.remote_agent import START_SECONDS, RemoteAgent, forwarded_variables
-from pycollective.comm.bootstrap.interfaces import addresses_of, describe_host
 from pycollective.comm.bootstrap.launchers import ELASTIC_DRIVER
+from pycollective.comm.bootstrap.sockets.interfaces import addresses_of, describe_host
 from pycollective.comm.bootstrap.token import parse_token
 from pycollective.elastic import Discovery, Driver, Limits, Task
 from pycollective.errors import BootstrapError
@@ -113,7 +113,7 @@ class _AgentWorkers:
 
 
 class _AgentHandle:
-    """One worker and its agent. See Handle.
+    """One worker and its agent. See WorkerHandle.
 
     Args:
         driver_for: where the driver listens for workers of a described host.

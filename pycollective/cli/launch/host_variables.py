@@ -7,8 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pycollective.comm.bootstrap.interfaces import describe_host
 from pycollective.comm.bootstrap.launchers import ACROSS_HOSTS
+from pycollective.comm.bootstrap.sockets.interfaces import describe_host
 from pycollective.comm.bootstrap.token import TOKEN_BYTES
 from pycollective.errors import BootstrapError
 

@@ -24,7 +24,7 @@ from pycollective.cli.launch.hosts import Host
 from pycollective.cli.launch.job import KILL_AFTER, Pipe, log
 from pycollective.cli.launch.order import Order
 from pycollective.cli.launch.remote_agent import START_SECONDS, RemoteAgent, forwarded_variables
-from pycollective.comm.bootstrap.interfaces import addresses_of
+from pycollective.comm.bootstrap.sockets.interfaces import addresses_of
 from pycollective.errors import BootstrapError
 
 

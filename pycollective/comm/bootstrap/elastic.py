@@ -19,11 +19,11 @@ from collections.abc import Callable, Mapping
 
 from pycollective import settings
 from pycollective.comm.bootstrap import elastic_messages as messages
-from pycollective.comm.bootstrap.authentication import Claim, digest
-from pycollective.comm.bootstrap.dialling import Endpoint, dial
 from pycollective.comm.bootstrap.elastic_messages import Ask, Generation, Update
-from pycollective.comm.bootstrap.frames import Reader, frame, unpack
 from pycollective.comm.bootstrap.launchers import ELASTIC_DRIVER
+from pycollective.comm.bootstrap.sockets.authentication import Claim, digest
+from pycollective.comm.bootstrap.sockets.dialling import Endpoint, dial
+from pycollective.comm.bootstrap.sockets.frames import Reader, frame, unpack
 from pycollective.comm.bootstrap.token import parse_token
 from pycollective.errors import BootstrapError
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pycollective.comm.bootstrap import mpi_exit
-from pycollective.comm.bootstrap.frames import pack, unpack
 from pycollective.comm.bootstrap.rendezvous import DEFAULT_TIMEOUT, name_ranks
+from pycollective.comm.bootstrap.sockets.frames import pack, unpack
 from pycollective.errors import BootstrapError
 
 if TYPE_CHECKING:

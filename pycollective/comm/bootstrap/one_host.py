@@ -13,8 +13,8 @@ import socket
 import struct
 import time
 
-from pycollective.comm.bootstrap.lobby import Lobby
 from pycollective.comm.bootstrap.rendezvous import DEFAULT_TIMEOUT, Hello, Introduction, RendezvousBootstrap
+from pycollective.comm.bootstrap.sockets.lobby import Lobby
 from pycollective.errors import BootstrapError
 
 NAMES = 16

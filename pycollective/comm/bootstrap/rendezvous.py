@@ -2,7 +2,7 @@
 
 Every frame is `!BQ` (kind, length) and its payload. Rank 0 serves inline, inside its own `allgather`: there is no
 thread, and nothing to clean up after a fork. How connections are made, and who may connect, is in one_host.py and
-tcp.py. A silent, slow or invalid connection delays no rank (lobby.py), and memory is allocated as bytes arrive.
+tcp.py. A silent, slow or invalid connection delays no rank (sockets/lobby.py), and memory is allocated as bytes arrive.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
-from pycollective.comm.bootstrap.frames import LENGTH_BYTES, Reader, frame, pack, receive, unpack
-from pycollective.comm.bootstrap.lobby import Lobby
+from pycollective.comm.bootstrap.sockets.frames import LENGTH_BYTES, Reader, frame, pack, receive, unpack
+from pycollective.comm.bootstrap.sockets.lobby import Lobby
 from pycollective.errors import BootstrapError
 
 DEFAULT_TIMEOUT = 120.0

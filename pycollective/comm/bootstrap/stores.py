@@ -15,9 +15,9 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from pycollective import settings
-from pycollective.comm.bootstrap.dialling import Endpoint
-from pycollective.comm.bootstrap.interfaces import choose_address
 from pycollective.comm.bootstrap.rendezvous import name_ranks
+from pycollective.comm.bootstrap.sockets.dialling import Endpoint
+from pycollective.comm.bootstrap.sockets.interfaces import choose_address
 from pycollective.comm.bootstrap.tcp import listen
 from pycollective.comm.bootstrap.token import TOKEN_BYTES, parse_token
 from pycollective.errors import BootstrapError

@@ -7,10 +7,10 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 
-from pycollective.comm.bootstrap.authentication import ACCEPTED, AcceptingEnd, Claim, digest
-from pycollective.comm.bootstrap.dialling import Endpoint, dial
-from pycollective.comm.bootstrap.lobby import Lobby
 from pycollective.comm.bootstrap.rendezvous import DEFAULT_TIMEOUT, Hello, Introduction, RendezvousBootstrap
+from pycollective.comm.bootstrap.sockets.authentication import ACCEPTED, AcceptingEnd, Claim, digest
+from pycollective.comm.bootstrap.sockets.dialling import Endpoint, dial
+from pycollective.comm.bootstrap.sockets.lobby import Lobby
 from pycollective.errors import BootstrapError
 
 _BACKLOG = 1024

@@ -10,13 +10,13 @@ import numpy as np
 
 from pycollective import _core
 from pycollective.comm.backend import HostBackend
-from pycollective.comm.cuda.nccl_comm import NcclTeam
+from pycollective.comm.cuda.nccl.communicators import NcclTeam
+from pycollective.comm.cuda.nccl.rail import RailTeam
 from pycollective.comm.cuda.paths import HOST, Path
 from pycollective.comm.cuda.planner import Planned
-from pycollective.comm.cuda.rail import RailTeam
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.signature import uses_nccl
-from pycollective.comm.cuda.staged_calls import StagedCalls
+from pycollective.comm.cuda.staged.calls import StagedCalls
 from pycollective.comm.cuda.team import DeviceTeam
 from pycollective.comm.cuda.virtual import VirtualTeam
 from pycollective.comm.host.team import part_bytes

@@ -12,7 +12,7 @@ from pycollective.comm.arguments.operators import Op
 from pycollective.comm.cuda.arrays import ITEMSIZE, View
 from pycollective.comm.planner import NCCL, default_text
 from pycollective.comm.request import CallRequest
-from pycollective.schedule.collectives import CALLS, Collective
+from pycollective.schedule.collectives import CALLS, PRIMARY, Collective
 
 UNSCALED = Factors((1.0, 1.0))
 
@@ -94,9 +94,9 @@ def _sign(r: CallRequest) -> Signature:
 
 
 def uses_nccl(request: CallRequest) -> bool:
-    """Whether NCCL executes the call: if requested, or as the default for allreduce."""
+    """Whether NCCL executes the call: if requested, or as the default of the primary collective."""
     if request.topology is None:
-        return request.collective == "allreduce" and default_text() == NCCL
+        return request.collective == PRIMARY and default_text() == NCCL
     return bool(request.topology == NCCL)
 
 

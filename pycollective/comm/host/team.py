@@ -20,12 +20,12 @@ from pycollective.comm.host.shrink import shrink
 from pycollective.comm.planner import Planner
 from pycollective.comm.request import CallRequest
 from pycollective.errors import CommunicatorError, Error, MismatchError, PeerLostError, TimeoutError
-from pycollective.schedule.collectives import NUMBERS
+from pycollective.schedule.collectives import JOINING, NUMBERS
 
 if TYPE_CHECKING:
     from pycollective.comm.hosts.network import Network
 
-_ALLGATHER, _SEND = NUMBERS["allgather"], NUMBERS["send"]
+_JOINING, _SEND = NUMBERS[JOINING], NUMBERS["send"]
 _HUGE_PAGE, _PAGE = 2 << 20, 4096
 MOST_WINDOW_BYTES = 1 << 62
 """Well below overflow of a byte count; more than can be mapped."""
@@ -89,7 +89,7 @@ class HostTeam:
         return cut(joined, counts)
 
     def _allgather(self, x: Any, out: Any, counts: tuple[int, ...], note: str) -> None:
-        self.team.call(_ALLGATHER, x, out, "sum", None, -1, counts, None, None, False, note)
+        self.team.call(_JOINING, x, out, "sum", None, -1, counts, None, None, False, note)
 
     # -- windows -------------------------------------------------------------------------------------------------------
 

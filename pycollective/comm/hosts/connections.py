@@ -12,7 +12,8 @@ import time
 import weakref
 from collections.abc import Collection, Iterator, Sequence
 
-from pycollective.comm.bootstrap.authentication import (
+from pycollective.comm.bootstrap.rendezvous import name_ranks
+from pycollective.comm.bootstrap.sockets.authentication import (
     ACCEPTED,
     DUPLICATE,
     UNEXPECTED,
@@ -20,9 +21,8 @@ from pycollective.comm.bootstrap.authentication import (
     Claim,
     digest,
 )
-from pycollective.comm.bootstrap.dialling import Dial, Endpoint
-from pycollective.comm.bootstrap.lobby import Lobby
-from pycollective.comm.bootstrap.rendezvous import name_ranks
+from pycollective.comm.bootstrap.sockets.dialling import Dial, Endpoint
+from pycollective.comm.bootstrap.sockets.lobby import Lobby
 from pycollective.comm.bootstrap.tcp import listen
 from pycollective.comm.host.segments import setting
 from pycollective.errors import BootstrapError

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from pycollective.comm.backend import HostBackend
-from pycollective.comm.bootstrap.frames import LENGTH_BYTES, pack, unpack
 from pycollective.comm.bootstrap.rendezvous import name_ranks
+from pycollective.comm.bootstrap.sockets.frames import LENGTH_BYTES, pack, unpack
 from pycollective.comm.request import CallRequest
 from pycollective.errors import CommunicatorError, Error, TimeoutError
 

@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass
 
 from pycollective.comm.bootstrap.detection import Bootstrap, init_timeout
-from pycollective.comm.bootstrap.interfaces import choose_address
+from pycollective.comm.bootstrap.sockets.interfaces import choose_address
 from pycollective.comm.bootstrap.token import job_token
 from pycollective.comm.hosts.connections import Listener
 

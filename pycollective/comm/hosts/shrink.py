@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from pycollective import _core
-from pycollective.comm.bootstrap.dialling import Endpoint
 from pycollective.comm.bootstrap.rendezvous import name_ranks
+from pycollective.comm.bootstrap.sockets.dialling import Endpoint
 from pycollective.comm.hosts.connections import Listener, Meeting
 from pycollective.comm.hosts.survivors import (
     GRACE_SECONDS,
@@ -23,8 +23,8 @@ from pycollective.comm.hosts.survivors import (
     LEADS,
     MEMBERS,
     REFUSED,
-    Agreement,
     Survivor,
+    SurvivorAgreement,
 )
 from pycollective.errors import BootstrapError, CommunicatorError
 
@@ -36,7 +36,7 @@ _PURPOSE = b" shrink"
 @contextlib.contextmanager
 def agree(
     team: _core.Team, rank: int, listener: Listener, endpoints: Sequence[Endpoint], name: bytes, timeout: float
-) -> Iterator[Agreement]:
+) -> Iterator[SurvivorAgreement]:
     """Collective over the survivors: which ranks continue. The connections close at the end of the with statement.
 
     Args:
@@ -66,7 +66,7 @@ class _Round:
         self._asked = -1  # the rank that is to lead
         self._leads = False
 
-    def run(self) -> Agreement:
+    def run(self) -> SurvivorAgreement:
         while True:
             if self._team.expelled:
                 raise _too_late(self._rank)
@@ -113,8 +113,8 @@ class _Round:
         except (OSError, EOFError, ValueError):
             self._drop(rank)
 
-    def _hear(self) -> Agreement | None:
-        found: list[Agreement] = []
+    def _hear(self) -> SurvivorAgreement | None:
+        found: list[SurvivorAgreement] = []
 
         def read(peer: Survivor) -> None:
             while not found and (message := peer.reader.read(peer.connection)) is not None:
@@ -126,7 +126,7 @@ class _Round:
             self._try(rank, read)
         return found[0] if found else None
 
-    def _take(self, rank: int, peer: Survivor, kind: int, payload: bytes) -> Agreement | None:
+    def _take(self, rank: int, peer: Survivor, kind: int, payload: bytes) -> SurvivorAgreement | None:
         if kind in (JOIN, JOIN_LATE):
             peer.asks = True
             if kind == JOIN_LATE:  # all who called in time are here
@@ -142,7 +142,7 @@ class _Round:
             return self._agreement(rank, members, {rank: peer})
         return None
 
-    def _act(self) -> Agreement | None:
+    def _act(self) -> SurvivorAgreement | None:
         first = min([self._rank, *self._others])
         nobody_before = self._late or all(map(self._lost, range(first)))
         if self._leads or (first == self._rank and nobody_before):
@@ -153,7 +153,7 @@ class _Round:
             self._try(first, lambda peer: peer.send(kind))
         return None
 
-    def _lead(self) -> Agreement | None:
+    def _lead(self) -> SurvivorAgreement | None:
         self._leads = True
 
         def tell(peer: Survivor) -> None:
@@ -170,7 +170,7 @@ class _Round:
         over = self._late and (not undecided or time.monotonic() > self._deadline + grace)
         return self._decide() if complete or over else None
 
-    def _decide(self) -> Agreement:
+    def _decide(self) -> SurvivorAgreement:
         members = sorted([self._rank, *(rank for rank, peer in self._others.items() if peer.asks)])
         refusal = why_not(members, self._team.size)
         kind, text = (REFUSED, refusal.encode()) if refusal else (MEMBERS, ",".join(map(str, members)).encode())
@@ -180,8 +180,10 @@ class _Round:
             raise CommunicatorError(refusal)
         return self._agreement(self._rank, members, {r: p for r, p in self._others.items() if r in members})
 
-    def _agreement(self, leader: int, members: list[int], others: dict[int, Survivor]) -> Agreement:
-        return Agreement(self._rank, leader, members, others, time.monotonic() + max(self._timeout, _LEAST_SECONDS))
+    def _agreement(self, leader: int, members: list[int], others: dict[int, Survivor]) -> SurvivorAgreement:
+        return SurvivorAgreement(
+            self._rank, leader, members, others, time.monotonic() + max(self._timeout, _LEAST_SECONDS)
+        )
 
 
 def why_not(members: Sequence[int], size: int) -> str:

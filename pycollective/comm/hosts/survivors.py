@@ -6,7 +6,7 @@ import socket
 import time
 from dataclasses import dataclass, field
 
-from pycollective.comm.bootstrap.frames import Reader, frame, pack, receive, unpack
+from pycollective.comm.bootstrap.sockets.frames import Reader, frame, pack, receive, unpack
 from pycollective.errors import CommunicatorError
 
 JOIN, JOIN_LATE, LEADS, MEMBERS, REFUSED, BLOB = range(1, 7)
@@ -40,7 +40,7 @@ class Survivor:
 
 
 @dataclass
-class Agreement:
+class SurvivorAgreement:
     """The members, and their exchange through the leader."""
 
     rank: int

@@ -14,8 +14,8 @@ from typing import Any
 
 from pycollective import _core
 from pycollective.comm.bootstrap import mpi_exit
-from pycollective.comm.bootstrap.dialling import Endpoint
 from pycollective.comm.bootstrap.nodes import machine_key
+from pycollective.comm.bootstrap.sockets.dialling import Endpoint
 from pycollective.comm.explain import Explanation, explain_between_hosts
 from pycollective.comm.group import Group
 from pycollective.comm.host.core_team import (

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from pycollective import _core, settings
-from pycollective.comm.bootstrap.frames import Reader, frame, receive
-from pycollective.comm.bootstrap.interfaces import interfaces
 from pycollective.comm.bootstrap.rendezvous import name_ranks
+from pycollective.comm.bootstrap.sockets.frames import Reader, frame, receive
+from pycollective.comm.bootstrap.sockets.interfaces import interfaces
 from pycollective.comm.hosts.connections import has_ended
 from pycollective.errors import BootstrapError
 

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 
 from pycollective import _core
-from pycollective.comm.bootstrap.interfaces import LOOPBACK
+from pycollective.comm.bootstrap.sockets.interfaces import LOOPBACK
 from pycollective.comm.group import Group
 from pycollective.comm.host.core_team import LANES, make_team, segment_bytes, set_patience
 from pycollective.comm.host.segments import scratch_bytes, setting

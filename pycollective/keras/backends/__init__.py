@@ -6,10 +6,10 @@ import importlib
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from pycollective.hvd.gradient_group import GradientGroup
+from pycollective.hvd.gradients.gradient_group import GradientGroup
 
 
-class Backend(Protocol):
+class KerasBackend(Protocol):
     """The functions of the modules in this folder."""
 
     def reduce(self, group: GradientGroup, gradients: Sequence[Any]) -> list[Any]:
@@ -45,7 +45,7 @@ class Backend(Protocol):
         ...
 
 
-def named(name: str) -> Backend:
+def named(name: str) -> KerasBackend:
     """
     Raises:
         ValueError: Keras has the backend, this library does not.
@@ -56,13 +56,13 @@ def named(name: str) -> Backend:
     return module  # type: ignore[no-any-return]
 
 
-def of_tensor(tensor: Any) -> Backend:
+def of_tensor(tensor: Any) -> KerasBackend:
     """The backend whose tensor this is: both Keras 3 and tf_keras may be in use in a process."""
     module = type(tensor).__module__.partition(".")[0]
     return named({"jaxlib": "jax", "tf_keras": "tensorflow", "keras": _current()}.get(module, module))
 
 
-def current() -> Backend:
+def current() -> KerasBackend:
     """Keras 3's."""
     return named(_current())
 

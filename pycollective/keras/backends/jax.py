@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pycollective.hvd.gradient_group import GradientGroup
+from pycollective.hvd.gradients.gradient_group import GradientGroup
 from pycollective.hvd.graph_call import GraphCall
 from pycollective.jax import graph_calls
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pycollective.hvd.gradient_group import GradientGroup, Slices
+from pycollective.hvd.gradients.gradient_group import GradientGroup, Slices
 from pycollective.hvd.graph_call import GraphCall
 from pycollective.tensorflow import graph_calls
 

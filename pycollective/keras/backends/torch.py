@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import torch
 
-from pycollective.hvd.gradient_group import GradientGroup
+from pycollective.hvd.gradients.gradient_group import GradientGroup
 from pycollective.torch.compiling import leave_alone
 
 leave_alone()  # with jit_compile=True, Keras compiles the training step

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from pycollective.hvd import basics, handles, operations
-from pycollective.hvd.agreement import DENSE, Agreement
 from pycollective.hvd.arguments import Average
+from pycollective.hvd.gradients.agreement import DENSE, GradientAgreement
 from pycollective.hvd.process_sets import global_process_set
 from pycollective.keras.binding import Callback, Logs, ModelCheckpoint
 
@@ -30,7 +30,9 @@ class MetricAverageCallback(Callback):
         names = sorted(name for name, value in (logs or {}).items() if np.isscalar(value) or np.ndim(value) == 0)
         prefix = handles.unnamed("metrics", global_process_set)
         with handles.internal_errors():
-            Agreement(prefix, dict.fromkeys(names, ((), "float64")), global_process_set).reach([DENSE] * len(names))
+            GradientAgreement(prefix, dict.fromkeys(names, ((), "float64")), global_process_set).reach(
+                [DENSE] * len(names)
+            )
         if not logs or not names:
             return
         values = np.array([float(logs[name]) for name in names])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from pycollective.schedule.collectives import CALLS
 from pycollective.schedule.compiler.compiler import compile_program
 from pycollective.schedule.compiler.schedule import RankSchedule, Schedule
 from pycollective.schedule.compiler.steps import IN, OUT, RECV, SEND, Source, Step, Target, Wait
@@ -18,7 +19,7 @@ def compile_send(eager: bool, hosts: tuple[int, ...] = ()) -> Schedule:
             messages of one tile only; the slot rule keeps the scratch until it has been read.
         hosts: those of the two ranks, if they are different: a sender returns when the link has taken its message.
     """
-    program = Program("broadcast", 2, 0, hosts)
+    program = Program(CALLS["send"].program, 2, 0, hosts)
     for c in program.chunks(1):
         program[1, c] = program[0, c]
     schedule = compile_program(program)

@@ -21,10 +21,10 @@ UNKNOWN = -1
 
 Clock = int
 """For each rank the number of steps known to be completed; 0: it has entered the call, UNKNOWN: not even that. See
-Clocks."""
+VectorClocks."""
 
 
-class Clocks:
+class VectorClocks:
     """Vector clocks packed in integers: operations on all ranks at once cost little more than on one.
 
     Each rank has a field of bits for the number minus UNKNOWN, and above it a guard bit, which is 0 in a clock.
@@ -106,7 +106,7 @@ class Waits:
         self.lists = lists
         self.stride = max(1, *map(len, lists))
         self.of: list[list[tuple[Wait, ...]]] = [[] for _ in lists]
-        self._clocks = Clocks(len(lists), max(map(len, lists)))
+        self._clocks = VectorClocks(len(lists), max(map(len, lists)))
         self._known: list[Clock] = [0] * len(lists)
         self._published: list[list[Clock]] = [[] for _ in lists]  # what a peer gets to know by waiting for a step
         self._wait = functools.cache(Wait)

@@ -194,8 +194,8 @@ def _draw_legend(picture: Any, schedule: Schedule) -> None:
     steps = [step for mine in schedule.ranks for step in mine.steps]
     pushes = any(target.rank != rank for rank, m in enumerate(schedule.ranks) for s in m.steps for target in s.targets)
     ring = {"linestyle": "", "marker": "o", "markersize": 7, "markeredgecolor": _INK, "markeredgewidth": 1.6}
-    entries = [mark("reduce", markerfacecolor=_INK, **ring)] * any(len(step.sources) > 1 for step in steps)
-    entries += [mark("copy", markerfacecolor=_PAPER, **ring)] * any(len(step.sources) == 1 for step in steps)
+    entries = [mark(label="reduce", markerfacecolor=_INK, **ring)] * any(len(step.sources) > 1 for step in steps)
+    entries += [mark(label="copy", markerfacecolor=_PAPER, **ring)] * any(len(step.sources) == 1 for step in steps)
     if any(step.complete for step in steps):
         halo = {"linestyle": "", "marker": "o", "markersize": 11, "alpha": 0.25, "markeredgewidth": 0}
         entries.append(mark("holds all contributions", **halo))

@@ -9,13 +9,13 @@ import tensorflow as tf
 
 from pycollective import checks
 from pycollective.hvd import handles
-from pycollective.hvd.graph_operations import Operation
+from pycollective.hvd.graph_operations import GraphOperation
 from pycollective.hvd.process_sets import ProcessSet
 from pycollective.tensorflow import graph_calls
 from pycollective.tensorflow.hvd.errors import require_member, translated
 from pycollective.tensorflow.hvd.tensors import EagerResults, as_array, could_be_recorded
 
-Make = Callable[[str], Operation]
+Make = Callable[[str], GraphOperation]
 """Makes an operation of a name."""
 
 

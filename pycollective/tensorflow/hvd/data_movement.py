@@ -19,7 +19,7 @@ from pycollective.tensorflow.util import unconverted
 
 
 def _average(tensor: tf.Tensor, process_set: ProcessSet) -> tf.Tensor:
-    def make(label: str) -> graph_operations.Operation:
+    def make(label: str) -> graph_operations.GraphOperation:
         return graph_operations.Allreduce(label, process_set, Average)
 
     def function(*inputs: tf.Tensor) -> list[tf.Tensor]:
@@ -62,7 +62,7 @@ def grouped_allgather(
     """allgather of several tensors."""
     inputs = list(map(as_tensor, several(tensors)))
 
-    def make(label: str) -> graph_operations.Operation:
+    def make(label: str) -> graph_operations.GraphOperation:
         return graph_operations.Allgather(label, process_set)
 
     def function(*given: tf.Tensor) -> list[tf.Tensor]:
@@ -102,7 +102,7 @@ def broadcast(
     """
     root_rank = _root(root_rank, process_set)
 
-    def make(label: str) -> graph_operations.Operation:
+    def make(label: str) -> graph_operations.GraphOperation:
         return graph_operations.Broadcast(label, process_set, root_rank)
 
     def function(*inputs: tf.Tensor) -> list[tf.Tensor]:
@@ -121,7 +121,7 @@ def grouped_broadcast(
     """The root's tensors on all ranks; not differentiable."""
     root_rank = _root(root_rank, process_set)
 
-    def make(label: str) -> graph_operations.Operation:
+    def make(label: str) -> graph_operations.GraphOperation:
         return graph_operations.Broadcast(label, process_set, root_rank)
 
     return calls.run("broadcast", make, tensors, name, process_set) if tensors else []
@@ -162,7 +162,7 @@ def alltoall(
         inputs.append(splits)
     dtype = tf.int32 if splits is None else splits.dtype
 
-    def make(label: str) -> graph_operations.Operation:
+    def make(label: str) -> graph_operations.GraphOperation:
         return graph_operations.Alltoall(label, process_set, np.dtype(dtype.as_numpy_dtype))
 
     def function(*given: tf.Tensor) -> list[tf.Tensor]:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from pycollective import checks
 from pycollective.hvd import basics, graph_operations
 from pycollective.hvd.arguments import Adasum, Average, compressor, operator_name
-from pycollective.hvd.gradient_group import GradientGroup
+from pycollective.hvd.gradients.gradient_group import GradientGroup
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.tensorflow import graph_calls
 from pycollective.tensorflow.compression import Compression

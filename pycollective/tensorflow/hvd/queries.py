@@ -91,7 +91,7 @@ def join() -> tf.Tensor:
     if tf.executing_eagerly():
         return tf.constant(translated(interface.join), tf.int32)
 
-    def make(label: str) -> graph_operations.Operation:
+    def make(label: str) -> graph_operations.GraphOperation:
         return graph_operations.Join(label, global_process_set)
 
     return calls.run("join", make, [], None, global_process_set, [tf.int32], [_SCALAR])[0]
@@ -101,7 +101,7 @@ def join() -> tf.Tensor:
 def barrier(process_set: ProcessSet = global_process_set, name: str | None = None) -> Any:
     """Completes once all ranks have called; in a v1 graph, returns the operation to run or to depend on."""
 
-    def make(label: str) -> graph_operations.Operation:
+    def make(label: str) -> graph_operations.GraphOperation:
         return graph_operations.Barrier(label, process_set)
 
     results = calls.run("barrier", make, [], name, process_set, [tf.as_dtype(np.int32)], [_SCALAR])

@@ -35,7 +35,7 @@ def _scattered(
     if any(tensor.shape.rank == 0 for tensor in inputs):
         raise ValueError("reducescatter needs a tensor with an axis to cut")
 
-    def make(label: str) -> graph_operations.Operation:
+    def make(label: str) -> graph_operations.GraphOperation:
         return graph_operations.ReduceScatter(label, process_set, op, prescale, postscale)
 
     def function(*given: tf.Tensor) -> list[tf.Tensor]:

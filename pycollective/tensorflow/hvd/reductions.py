@@ -33,7 +33,7 @@ def _reduced(
     if op != Adasum:
         arguments.operator_name(op)
 
-    def make(label: str) -> graph_operations.Operation:
+    def make(label: str) -> graph_operations.GraphOperation:
         return graph_operations.Allreduce(label, process_set, op, prescale, postscale)
 
     def function(*inputs: tf.Tensor) -> list[tf.Tensor]:

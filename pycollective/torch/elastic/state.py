@@ -13,7 +13,7 @@ from pycollective.hvd.elastic.state import require_names
 from pycollective.hvd.objects import broadcast_object
 from pycollective.torch.elastic.sampler import ElasticSampler
 from pycollective.torch.functions import broadcast_optimizer_state, broadcast_parameters
-from pycollective.torch.hvd.gradient_reducer import Reducing
+from pycollective.torch.hvd.gradient_reducer import GradientReducer
 
 
 class StateHandler:
@@ -57,7 +57,7 @@ class OptimizerStateHandler(StateHandler):
         broadcast_optimizer_state(self.value, root_rank=0)
 
     def reset(self) -> None:
-        if isinstance(self.value, Reducing):
+        if isinstance(self.value, GradientReducer):
             self.value.reset_reduction()  # pending reductions will never complete
 
 

@@ -11,17 +11,17 @@ import torch
 
 from pycollective.engine import Item, Work
 from pycollective.errors import MismatchError
-from pycollective.hvd.agreement import DENSE, NONE, SPARSE, Agreement
 from pycollective.hvd.arguments import OPS, gradient_factors
 from pycollective.hvd.basics import size
-from pycollective.hvd.gradient_group import new_prefix
+from pycollective.hvd.gradients.agreement import DENSE, NONE, SPARSE, GradientAgreement
+from pycollective.hvd.gradients.gradient_group import new_prefix
 from pycollective.hvd.handles import internal_errors
 from pycollective.hvd.process_sets import ProcessSet
 from pycollective.torch.hvd.data_movement import sparse_allreduce_async
 from pycollective.torch.hvd.gradients import GradientWindows, changes, nothing, sending, store
 from pycollective.torch.hvd.submission import Started, Submission
 
-_owners: weakref.WeakValueDictionary[int, Reducing] = weakref.WeakValueDictionary()
+_owners: weakref.WeakValueDictionary[int, GradientReducer] = weakref.WeakValueDictionary()
 """id of a parameter -> the optimizer that reduces its gradients; that optimizer keeps the parameter alive."""
 
 
@@ -40,7 +40,7 @@ class _Gradient:
         self.spoilt = False
 
 
-class Reducing:
+class GradientReducer:
     """The gradient reduction of a distributed optimizer; see optimizer_methods.py."""
 
     param_groups: list[dict[str, Any]]
@@ -72,12 +72,12 @@ class Reducing:
         self._prefix = new_prefix(process_set)
         self._gradients: dict[torch.Tensor, _Gradient] = {}
         self._hooks: dict[torch.Tensor, torch.utils.hooks.RemovableHandle] = {}
-        self._agreement: Agreement | None = None
+        self._agreement: GradientAgreement | None = None
         self._agreed: list[torch.Tensor] = []  # in the order of its names
         self._windows: GradientWindows | None = None
         self._submission = Submission(process_set)
         self.made_of: list[Any] = [optimizer]
-        if isinstance(optimizer, Reducing):
+        if isinstance(optimizer, GradientReducer):
             self.made_of += optimizer.made_of
         for name, p in named:
             self._register(name, p)
@@ -197,11 +197,11 @@ class Reducing:
                 self.reset_reduction()
         self._synchronized = True
 
-    def _agree(self) -> Agreement:
+    def _agree(self) -> GradientAgreement:
         if self._agreement is None:
             named = {name: p for p, name in self._parameter_names.items()}
             rows = {name: (tuple(p.shape), str(p.dtype)) for name, p in named.items()}
-            self._agreement = Agreement(self._prefix, rows, self.process_set)
+            self._agreement = GradientAgreement(self._prefix, rows, self.process_set)
             self._agreed = [named[name] for name in self._agreement.names]
         return self._agreement
 
@@ -285,7 +285,7 @@ def _kind_of(p: torch.Tensor) -> int:
     return SPARSE if p.grad.is_sparse else DENSE
 
 
-def _hook(me: weakref.ref[Reducing]) -> Callable[[torch.Tensor], None]:
+def _hook(me: weakref.ref[GradientReducer]) -> Callable[[torch.Tensor], None]:
     """A hook that does not keep the optimizer alive."""
 
     def accumulated(p: torch.Tensor) -> None:

@@ -13,10 +13,10 @@ from pycollective.engine import Item, Work
 from pycollective.hvd.arguments import Sum
 from pycollective.hvd.basics import engine_of
 from pycollective.hvd.handles import internal_errors
-from pycollective.torch.hvd.gradient_reducer import Reducing
+from pycollective.torch.hvd.gradient_reducer import GradientReducer
 
 
-class Stepping(Reducing):
+class OptimizerMethods(GradientReducer):
     """Mixed into an optimizer's class, `wrapped_class`: its methods on the gradients of all ranks."""
 
     state: dict[Any, Any]
@@ -136,7 +136,7 @@ class Stepping(Reducing):
         return bare, (self.wrapped_class,), self.wrapped_class.__getstate__(self)
 
 
-class SteppingTogether(Stepping):
+class AdasumMethods(OptimizerMethods):
     """With op=Adasum, the optimizer's steps are reduced instead of the gradients."""
 
     def _watch(self) -> None:

@@ -18,8 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meeting import on_threads
-from pycollective.comm.bootstrap.authentication import AcceptingEnd, AuthenticationError, Claim, DiallingEnd, digest
-from pycollective.comm.bootstrap.dialling import Endpoint
+from pycollective.comm.bootstrap.sockets.authentication import (
+    AcceptingEnd,
+    AuthenticationError,
+    Claim,
+    DiallingEnd,
+    digest,
+)
+from pycollective.comm.bootstrap.sockets.dialling import Endpoint
 from pycollective.comm.hosts.connections import Listener, connect_all
 from pycollective.errors import BootstrapError
 
@@ -342,7 +348,7 @@ def test_a_killed_process_is_noticed_at_once() -> None:
     code = f"""
         import time
         from pycollective.comm.hosts.connections import Listener, connect_all
-        from pycollective.comm.bootstrap.dialling import Endpoint
+        from pycollective.comm.bootstrap.sockets.dialling import Endpoint
         ends = [Endpoint.unpack(bytes.fromhex("{world.endpoints[0].pack().hex()}"))] * 2
         own = Listener("127.0.0.1", bytes.fromhex("{TOKEN.hex()}"), "b")
         found = connect_all(own, ends, 1, [0], b"world", 1, time.monotonic() + 20)

@@ -16,12 +16,12 @@ from typing import TypeVar
 
 from pycollective import settings
 from pycollective.comm import world
-from pycollective.comm.bootstrap.authentication import digest
 from pycollective.comm.bootstrap.detection import init_timeout, launcher
-from pycollective.comm.bootstrap.dialling import Endpoint
-from pycollective.comm.bootstrap.frames import pack, unpack
 from pycollective.comm.bootstrap.mpi import gather_among, import_mpi
 from pycollective.comm.bootstrap.rendezvous import name_ranks
+from pycollective.comm.bootstrap.sockets.authentication import digest
+from pycollective.comm.bootstrap.sockets.dialling import Endpoint
+from pycollective.comm.bootstrap.sockets.frames import pack, unpack
 from pycollective.comm.bootstrap.stores import StoreExchange
 from pycollective.comm.bootstrap.tcp import TcpBootstrap, listen
 from pycollective.comm.bootstrap.token import TOKEN_BYTES, parse_token

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from pycollective.comm import world
 from pycollective.comm.bootstrap import detection
-from pycollective.comm.bootstrap.interfaces import LOOPBACK
+from pycollective.comm.bootstrap.sockets.interfaces import LOOPBACK
 from pycollective.comm.bootstrap.tcp import listen
 from pycollective.comm.communicator import Communicator
 

@@ -9,7 +9,7 @@ import struct
 import time
 from collections.abc import Sequence
 
-from pycollective.comm.bootstrap.dialling import Endpoint
+from pycollective.comm.bootstrap.sockets.dialling import Endpoint
 from pycollective.comm.host.segments import Exchange
 from pycollective.comm.hosts.connections import connect_all
 from pycollective.comm.hosts.network import Network

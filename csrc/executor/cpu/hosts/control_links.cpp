@@ -1,0 +1,189 @@
+#include "executor/cpu/hosts/control_links.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "base/environment.h"
+
+namespace pc {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr uint64_t kMostText = 4096;  // bytes
+constexpr auto kStillWaits = std::chrono::milliseconds(250);  // a rank that waits notes it every few milliseconds
+constexpr auto kFirstBeat = std::chrono::seconds(10);  // the peer may still be preparing the communicator
+
+bool is_known(MessageKind kind) {
+  return kind == MessageKind::abort || kind == MessageKind::depart || kind == MessageKind::heartbeat ||
+         kind == MessageKind::expelled;
+}
+
+}  // namespace
+
+char* ControlLinks::Peer::place(const MessageHeader& header) {
+  if (!is_known(header.kind) || header.bytes > kMostText || header.value > static_cast<uint64_t>(Fault::aborted)) {
+    violated = true;
+    return nullptr;
+  }
+  text.assign(header.bytes + 1, '\0');
+  return text.data();
+}
+
+void ControlLinks::Peer::arrived(const MessageHeader& header) {
+  heard = steady_clock::now();
+  departed = departed || header.kind == MessageKind::depart;
+  expels = expels || header.kind == MessageKind::expelled;
+  if (header.kind == MessageKind::heartbeat) awaited = {static_cast<int32_t>(header.step), heard};
+  if (header.kind != MessageKind::abort) return;
+  text.pop_back();
+  if (!abort) abort = Abort{static_cast<Fault>(header.value), static_cast<int32_t>(header.step), text};
+}
+
+void ControlLinks::add(int32_t rank, std::unique_ptr<Link> link) {
+  auto peer = std::make_unique<Peer>();
+  peer->link = std::move(link);
+  peer->heard = steady_clock::now() + kFirstBeat;
+  peers_[rank] = std::move(peer);
+}
+
+void ControlLinks::set_hosts(const std::vector<std::string>& hosts, std::vector<std::string> names) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [rank, peer] : peers_) peer->host = hosts.at(static_cast<size_t>(rank));
+  host_names_ = std::move(names);
+}
+
+void ControlLinks::send(const MessageHeader& header) {
+  for (const auto& [rank, peer] : peers_)
+    if (!peer->link->closed()) peer->link->send(header, sending_.data());
+}
+
+void ControlLinks::send_abort(const Abort& abort) {
+  const std::lock_guard lock(mutex_);
+  if (!sending_.empty()) return;
+  note(abort);
+  sending_ = abort.text.empty() ? " " : abort.text.substr(0, kMostText);
+  send({static_cast<uint64_t>(abort.fault), 0, 0, abort.culprit, sending_.size(), MessageKind::abort, 0});
+}
+
+void ControlLinks::send_depart() {
+  const std::lock_guard lock(mutex_);
+  send({0, 0, 0, 0, 0, MessageKind::depart, 0});
+}
+
+void ControlLinks::send_expelled(int32_t rank) {
+  const std::lock_guard lock(mutex_);
+  const auto peer = peers_.find(rank);
+  if (peer == peers_.end() || peer->second->link->closed()) return;
+  peer->second->link->send({0, 0, 0, 0, 0, MessageKind::expelled, 0}, nullptr);
+}
+
+void ControlLinks::set_awaited(Awaited awaited) {
+  const std::lock_guard lock(mutex_);
+  awaited_ = awaited;
+}
+
+ControlLinks::Awaited ControlLinks::awaited(int32_t rank) const {
+  const std::lock_guard lock(mutex_);
+  const Peer* peer = find(rank);
+  return peer != nullptr ? peer->awaited : Awaited{};
+}
+
+void ControlLinks::note(const Abort& abort) {
+  over_ = true;
+  if (abort.fault == Fault::peer_lost) lost_ = abort.culprit;
+}
+
+void ControlLinks::receive_all() {
+  for (const auto& [rank, peer] : peers_) {
+    peer->link->progress(*peer);
+    if (peer->abort && !over_) note(*peer->abort);
+  }
+}
+
+std::optional<ControlLinks::Abort> ControlLinks::receive() {
+  const std::lock_guard lock(mutex_);
+  receive_all();
+  for (const auto& [rank, peer] : peers_)
+    if (peer->abort) return peer->abort;
+  return std::nullopt;
+}
+
+void ControlLinks::beat(Time now, bool was_stopped, Heard& heard) {
+  const std::lock_guard lock(mutex_);
+  receive_all();
+  const int32_t awaited = now - awaited_.known < kStillWaits ? awaited_.rank : -1;
+  for (const auto& [rank, peer] : peers_) {
+    const bool full = peer->link->sends() || (over_ && peer->silent);
+    if (!peer->link->closed() && !full) peer->link->send({0, 0, 0, awaited, 0, MessageKind::heartbeat, 0}, nullptr);
+    if (was_stopped) peer->heard = std::max(peer->heard, now);
+    Time& of_host = heard[peer->host];
+    of_host = std::max(of_host, peer->heard);
+  }
+}
+
+// A rank that is stopped alone, on a host whose other ranks answer, is only late.
+void ControlLinks::judge(Time now, const Heard& heard) {
+  const std::lock_guard lock(mutex_);
+  const std::chrono::duration<double> limit(environment().host_timeout);
+  for (const auto& [rank, peer] : peers_) {
+    const auto found = heard.find(peer->host);
+    peer->silent = found != heard.end() && now - found->second > limit;
+  }
+}
+
+const ControlLinks::Peer* ControlLinks::find(int32_t rank) const {
+  const auto found = peers_.find(rank);
+  return found == peers_.end() ? nullptr : found->second.get();
+}
+
+bool ControlLinks::departed(int32_t rank) const {
+  const std::lock_guard lock(mutex_);
+  const Peer* peer = find(rank);
+  return peer != nullptr && peer->departed;
+}
+
+bool ControlLinks::lost(int32_t rank) const {
+  const std::lock_guard lock(mutex_);
+  const Peer* peer = find(rank);
+  if (peer == nullptr || peer->departed) return false;
+  return rank == lost_ || peer->link->closed() || peer->violated || peer->silent;
+}
+
+bool ControlLinks::expelled() const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(peers_.begin(), peers_.end(), [](const auto& each) { return each.second->expels; });
+}
+
+int ControlLinks::timeouts(int32_t rank) const {
+  const std::lock_guard lock(mutex_);
+  const Peer* peer = find(rank);
+  return peer == nullptr ? 0 : peer->link->timeouts();
+}
+
+std::string ControlLinks::host(int32_t rank) const {
+  const std::lock_guard lock(mutex_);
+  const auto at = static_cast<size_t>(rank);
+  return at < host_names_.size() ? " (host " + host_names_[at] + ")" : "";
+}
+
+std::string ControlLinks::reason(int32_t rank) const {
+  const std::lock_guard lock(mutex_);
+  const Peer* peer = find(rank);
+  if (peer == nullptr) return "it is unknown";
+  if (peer->violated) return "it sent an invalid message";
+  const int error = peer->link->error();
+  const bool unanswered = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
+  if (unanswered || (peer->silent && !peer->link->closed())) {
+    char text[64];
+    std::snprintf(text, sizeof text, "its host has not answered for %g s", environment().host_timeout);
+    return text;
+  }
+  if (error == 0 || error == ECONNRESET || error == EPIPE) return "its process has ended";
+  return std::string("its host cannot be reached: ") + strerror(error);
+}
+
+}  // namespace pc

@@ -1,0 +1,93 @@
+"""The large message, 2^20 + 3 elements, on cases that cover every pair of type, operator, collective, topology, ..."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from calls import MOVING, REDUCING, call, has, moved, place, reduced
+from reference import DTYPES, LARGE, OPERATORS, RANKS, TOPOLOGIES, Array, contributions, reference, takes
+
+from pycollective import Communicator, local_world
+
+PLACES = ("plain", "window", "in place")
+Case = tuple[str, str, str, str, str, int]  # collective, topology, type, operator, place, number of ranks
+
+
+def all_cases() -> list[Case]:
+    """All cases; collectives that only move data have the operator "-"."""
+    return [
+        (collective, topology, dtype, op, where, n)
+        for collective, topology, dtype in itertools.product((*REDUCING, *MOVING), TOPOLOGIES, DTYPES)
+        if has(topology, collective)
+        for op in (OPERATORS if collective in REDUCING else ("-",))
+        if op == "-" or takes(op, dtype)
+        for where, n in itertools.product(PLACES, RANKS)
+    ]
+
+
+def pairs(case: Case) -> set[tuple[object, ...]]:
+    return {(i, case[i], j, case[j]) for i, j in itertools.combinations(range(len(case)), 2)}
+
+
+def covering() -> list[Case]:
+    """Cases that contain every pair of values that can occur together, greedily chosen."""
+    choice = random.Random(1)
+    cases = all_cases()
+    choice.shuffle(cases)
+    by_pair: dict[tuple[object, ...], list[Case]] = {}
+    for case in cases:
+        for pair in pairs(case):
+            by_pair.setdefault(pair, []).append(case)
+    missing = dict.fromkeys(sorted(by_pair, key=str))  # a set in a fixed order
+    chosen = []
+    while missing:
+        able = by_pair[next(iter(missing))]
+        best = max(choice.sample(able, min(len(able), 40)), key=lambda case: len(pairs(case) & missing.keys()))
+        chosen.append(best)
+        for pair in pairs(best):
+            missing.pop(pair, None)
+    return chosen
+
+
+def everywhere(count: int, base: Array) -> Array:
+    """A million different elements from a few thousand: cheap to make, and no two tiles are equal."""
+    n = len(base)
+    pick = (np.arange(count) * 7 + np.arange(count) // 1013) % base.shape[1] // 2 * 2 + np.arange(count) % 2
+    return np.stack([base[rank, pick] for rank in range(n)])
+
+
+@pytest.mark.parametrize("case", covering(), ids=lambda case: "-".join(map(str, case)))
+def test_large(case: Case) -> None:
+    collective, topology, dtype, op, where, n = case
+    xs = everywhere(LARGE, contributions(dtype, op, n, 4000))
+    root = n // 2
+
+    def body(comm: Communicator) -> Any:
+        mine = xs[comm.rank]
+        if where == "plain":
+            return options(comm, mine, None)
+        x = place(comm, mine, "window")
+        if where == "in place" and collective in ("allreduce", "broadcast", "reduce"):
+            return options(comm, x, x)
+        return options(comm, x, None)
+
+    def options(comm: Communicator, x: Array, out: Array | None) -> Any:
+        more = {"op": op} if collective in REDUCING else {}
+        return call(comm, collective, x, root, out=out, topology=topology, **more)
+
+    results = local_world(n).run(body)
+    whole = reference(dtype, op, xs) if collective in REDUCING else None
+    for rank, got in enumerate(results):
+        if whole is None:
+            expected = moved(collective, xs, root, rank)
+            assert got is None if expected is None else got.tobytes() == expected.tobytes()
+        elif (part := reduced(collective, whole, root, rank, n)) is None:
+            assert got is None
+        elif rank > 0 and collective == "allreduce":
+            assert got.tobytes() == results[0].tobytes()
+        else:
+            assert part.error(got) == ""

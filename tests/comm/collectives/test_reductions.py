@@ -1,0 +1,114 @@
+"""Every element type x operator x reducing collective x topology, at every number of ranks, small messages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from calls import REDUCING, call, has, on_ranks, reduced
+from reference import (
+    DTYPES,
+    IN_RANK_ORDER,
+    OPERATORS,
+    RANKS,
+    REALS,
+    SMALL,
+    TOPOLOGIES,
+    Array,
+    Reference,
+    contributions,
+    in_rank_order,
+    reference,
+    same_bits,
+    takes,
+)
+
+from pycollective import Communicator, _core, local_world
+from pycollective.schedule.language import registry
+
+
+def test_the_lists_are_complete() -> None:
+    separate = {"complex64", "complex128", "float8_e8m0fnu"}  # see test_complex.py and test_exponents.py
+    assert set(DTYPES) | separate == set(_core.dtypes())
+    assert set(OPERATORS) == {name for name, _ in _core.operators()}
+    assert set(TOPOLOGIES) <= set(registry.names())
+    for op in OPERATORS:
+        for name in DTYPES:
+            assert _core.takes(op, name) == takes(op, name), (op, name)
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", RANKS)
+def test_reductions_match_the_reference(n: int, dtype: str, topology: str) -> None:
+    cases = [
+        (collective, op, count, (count + i) % n)
+        for i, op in enumerate(OPERATORS)
+        if takes(op, dtype)
+        for count in SMALL
+        for collective in REDUCING
+        if has(topology, collective)
+    ]
+    data = {(op, count): contributions(dtype, op, n, count) for _, op, count, _ in cases}
+
+    def part(collective: str, op: str, count: int, root: int):  # type: ignore[no-untyped-def]
+        xs = data[op, count]
+        return lambda comm: call(comm, collective, xs[comm.rank], root, op=op, topology=topology)
+
+    results = on_ranks(n, [part(*case) for case in cases])
+    wrong: list[str] = []
+    known: dict[tuple[str, int], tuple[Reference, Array | None]] = {}
+    for (collective, op, count, root), got in zip(cases, results, strict=True):
+        if (op, count) not in known:
+            xs = data[op, count]
+            bits = in_rank_order(dtype, op, xs) if dtype in REALS and topology in IN_RANK_ORDER else None
+            known[op, count] = reference(dtype, op, xs), bits
+        for error in errors(collective, *known[op, count], root, got):
+            wrong.append(f"{collective}(op={op}, count={count}, root={root}): {error}")
+    assert not wrong, "\n".join(wrong[:20])
+
+
+def errors(collective: str, whole: Reference, bits: Array | None, root: int, got: list[Array | None]) -> list[str]:
+    found = []
+    for rank, mine in enumerate(got):
+        expected: Reference | None = reduced(collective, whole, root, rank, len(got))
+        if expected is None or mine is None:
+            if mine is not None or expected is not None:
+                found.append(f"rank {rank} got {mine}")
+        elif collective == "allreduce" and rank > 0:
+            if mine.tobytes() != np.asarray(got[0]).tobytes():
+                found.append(f"rank {rank} has other bits than rank 0")
+        elif problem := expected.error(mine):
+            found.append(f"rank {rank}: {problem}")
+        elif bits is not None and not same_bits(mine, reduced(collective, bits, root, rank, len(got))):
+            found.append(f"rank {rank}: not reduced in rank order with one rounding")
+    return found
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize("n", [4, 6, 7, 13, 17])
+def test_other_numbers_of_ranks(n: int, topology: str) -> None:
+    """Powers of two, primes, and many more ranks than cores; small and large variants."""
+    data = {count: contributions("float32", "sum", n, count) for count in (5, 30_011)}
+    cases = [(collective, count) for count in data for collective in REDUCING if has(topology, collective)]
+
+    def part(collective: str, count: int):  # type: ignore[no-untyped-def]
+        return lambda comm: call(comm, collective, data[count][comm.rank], n // 2, topology=topology)
+
+    for (collective, count), got in zip(cases, on_ranks(n, [part(*case) for case in cases]), strict=True):
+        bits = in_rank_order("float32", "sum", data[count]) if topology in IN_RANK_ORDER else None
+        whole = reference("float32", "sum", data[count])
+        assert not errors(collective, whole, bits, n // 2, got), (collective, count)
+
+
+@pytest.mark.parametrize(("op", "dtype"), [(op, name) for op in OPERATORS for name in DTYPES if not takes(op, name)])
+def test_an_operator_without_the_type_is_refused_before_sending(op: str, dtype: str) -> None:
+    xs = contributions(dtype, "sum", 2, 7)
+
+    def body(comm: Communicator) -> Array:
+        for collective in REDUCING:
+            with pytest.raises(TypeError, match=f"operator {op} does not take {dtype}"):
+                call(comm, collective, xs[comm.rank], op=op)
+        return np.asarray(comm.allreduce(xs[comm.rank]))
+
+    for got in local_world(2).run(body):
+        assert reference(dtype, "sum", xs).error(got) == ""

@@ -1,0 +1,203 @@
+"""Prefix reductions: rank r gets the reduction of ranks 0 to r (scan), or of those before it (exscan)."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from calls import PLACES, has, on_ranks, place
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import (
+    DTYPES,
+    IN_RANK_ORDER,
+    OPERATORS,
+    REALS,
+    TOPOLOGIES,
+    Array,
+    contributions,
+    in_rank_order,
+    reference,
+    same_bits,
+    takes,
+)
+
+import pycollective as pc
+from pycollective import Communicator, MismatchError, local_world
+
+SCANS = ("scan", "exscan")
+OWN_TOPOLOGIES = [name for name in TOPOLOGIES if has(name, "scan")]
+OPS = [op for op in OPERATORS if op != "avg"]
+
+
+def inputs_of(collective: str, rank: int) -> int:
+    """Number of ranks, from 0, that contribute to the result on a rank."""
+    return rank + (collective == "scan")
+
+
+def problem(collective: str, dtype: str, op: str, xs: Array, rank: int, got: Array, exactly: bool) -> str:
+    """What is wrong with a rank's result; empty if it is correct."""
+    first = xs[: inputs_of(collective, rank)]
+    if len(first) == 0:
+        return "" if not got.astype(np.float64).any() else f"rank 0 got {got}"
+    if exactly and not same_bits(got, in_rank_order(dtype, op, first)):
+        return f"rank {rank}: not reduced in rank order with one rounding"
+    return reference(dtype, op, first).error(got)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("topology", OWN_TOPOLOGIES)
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_scans_match_the_reference(n: int, topology: str, dtype: str) -> None:
+    """Every operator, small and large variants; in rank order with one rounding if the topology guarantees that."""
+    counts = (0, 7, 20_001)
+    every = itertools.product(SCANS, OPS, counts)
+    cases = [(*case, contributions(dtype, case[1], n, case[2])) for case in every if takes(case[1], dtype)]
+
+    def part(collective: str, op: str, xs: Array) -> Any:
+        return lambda comm: getattr(comm, collective)(xs[comm.rank], op=op, topology=topology)
+
+    results = on_ranks(n, [part(collective, op, xs) for collective, op, _, xs in cases])
+    exactly = dtype in REALS and topology in IN_RANK_ORDER
+    for (collective, op, count, xs), got in zip(cases, results, strict=True):
+        for rank, mine in enumerate(got):
+            assert not problem(collective, dtype, op, xs, rank, mine, exactly), (collective, op, count)
+
+
+@pytest.mark.parametrize("topology", OWN_TOPOLOGIES)
+@pytest.mark.parametrize("n", range(1, 18))
+def test_results_on_1_to_17_ranks_equal_numpys_cumulative_sums(n: int, topology: str) -> None:
+    xs = contributions("int64", "sum", n, 3001)
+    sums = np.cumsum(xs, axis=0)
+
+    def body(comm: Communicator) -> None:
+        x = comm.empty(3001, np.int64)
+        x[:] = xs[comm.rank]
+        for source in (xs[comm.rank], x):
+            assert comm.scan(source, topology=topology).tolist() == sums[comm.rank].tolist()
+            before = sums[comm.rank - 1] if comm.rank else np.zeros(3001, np.int64)
+            assert comm.exscan(source, topology=topology).tolist() == before.tolist()
+
+    local_world(n).run(body)
+
+
+ACCUMULATES = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "band": np.bitwise_and,
+               "bor": np.bitwise_or, "bxor": np.bitwise_xor}  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(1, 6),
+    shape=st.lists(st.integers(0, 9), min_size=0, max_size=3).map(tuple),
+    dtype=st.sampled_from(["int8", "uint16", "int64", "float32", "float64"]),
+    op=st.sampled_from(sorted(ACCUMULATES)),
+    seed=st.integers(0, 99),
+)
+def test_the_default_accumulates_as_numpy_does(n: int, shape: tuple[int, ...], dtype: str, op: str, seed: int) -> None:
+    """Bit for bit: NumPy's accumulate takes the ranks in their order too."""
+    if not takes(op, dtype):
+        return
+    xs = np.random.default_rng(seed).uniform(-9, 9, (n, *shape)).astype(dtype)
+    whole = ACCUMULATES[op].accumulate(xs, axis=0, dtype=dtype)
+    results = local_world(n).run(
+        lambda comm: (comm.scan(xs[comm.rank], op=op), comm.iexscan(xs[comm.rank], op=op).result())
+    )
+    for rank, (inclusive, exclusive) in enumerate(results):
+        assert inclusive.shape == exclusive.shape == shape
+        assert inclusive.tobytes() == whole[rank].tobytes()
+        assert exclusive.tobytes() == (whole[rank - 1] if rank else np.zeros(shape, dtype)).tobytes()
+
+
+@pytest.mark.parametrize("topology", OWN_TOPOLOGIES)
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_every_pair_of_places(n: int, topology: str) -> None:
+    """x in one place and out in another, or in place, the same on all ranks; rank 0's exscan leaves out unchanged."""
+    data = {count: contributions("int32", "sum", n, count) for count in (3, 2000, 40_000)}
+
+    def body(comm: Communicator) -> None:
+        for collective, (count, xs), here, there in itertools.product(
+            SCANS, data.items(), PLACES, (*PLACES, "in place")
+        ):
+            x = place(comm, xs[comm.rank], here)
+            out = x if there == "in place" else place(comm, np.full_like(xs[0], -5), there)
+            untouched = out.copy()
+            assert getattr(comm, collective)(x, out=out, topology=topology) is out
+            first = xs[: inputs_of(collective, comm.rank)]
+            expected = first.sum(axis=0, dtype=np.int32) if len(first) else untouched
+            assert out.tolist() == expected.tolist(), (collective, count, here, there)
+            if out is not x:
+                assert x.tolist() == xs[comm.rank].tolist()
+
+    local_world(n).run(body)
+
+
+@pytest.mark.parametrize("topology", OWN_TOPOLOGIES)
+def test_ranks_may_place_their_arrays_differently(topology: str) -> None:
+    xs = contributions("int64", "sum", 3, 3000)
+
+    def body(comm: Communicator) -> None:
+        for turn, collective in itertools.product(range(3), SCANS):
+            where = ("window", "plain", "view")[(comm.rank + turn) % 3]
+            made = [place(comm, xs[comm.rank], kind) for kind in ("window", "plain", "view")]
+            x = made[("window", "plain", "view").index(where)]
+            got = getattr(comm, collective)(x, topology=topology)
+            assert got.tolist() == xs[: inputs_of(collective, comm.rank)].sum(axis=0).tolist()
+
+    local_world(3).run(body)
+
+
+@pytest.mark.parametrize("topology", OWN_TOPOLOGIES)
+def test_factors_apply_to_each_contribution_and_once_to_each_result(topology: str) -> None:
+    xs = contributions("int32", "max", 4, 10) // 4.0  # sums that are exact in any order
+
+    def body(comm: Communicator) -> None:
+        for collective, window in itertools.product(SCANS, (False, True)):
+            x = comm.empty(10, np.float64) if window else np.empty(10)
+            x[:] = xs[comm.rank]
+            got = getattr(comm, collective)(x, topology=topology, prescale=0.5, postscale=8.0)
+            assert got.tolist() == (8 * (0.5 * xs[: inputs_of(collective, comm.rank)]).sum(axis=0)).tolist()
+
+    local_world(4).run(body)
+
+
+@pytest.mark.parametrize("collective", [*SCANS, "iscan", "iexscan"])
+def test_avg_is_refused_before_anything_is_sent(collective: str) -> None:
+    def body(comm: Communicator) -> float:
+        with pytest.raises(ValueError, match=r"scan does not take operator avg: .* different numbers of inputs"):
+            getattr(comm, collective)(np.ones(3), op="avg")
+        return float(comm.allreduce(np.ones(1))[0])
+
+    assert local_world(2).run(body) == [2.0, 2.0]
+
+
+def test_a_scan_and_an_exscan_do_not_match() -> None:
+    def body(comm: Communicator) -> None:
+        with pytest.raises(MismatchError, match=r"exscan\(count=3"):
+            (comm.scan if comm.rank == 0 else comm.exscan)(np.ones(3))
+
+    local_world(2).run(body)
+
+
+def test_torch_tensors_and_own_operators() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("numba")
+    import pycollective
+
+    later = pycollective.op(lambda a, b: b)  # not commutative: the last rank's value survives in rank order
+
+    def body(comm: Communicator) -> None:
+        x = torch.full((3,), float(comm.rank))
+        for collective in SCANS:
+            got = getattr(comm, collective)(x, op=later)
+            assert isinstance(got, torch.Tensor)
+            assert got.tolist() == [max(0.0, comm.rank - (collective == "exscan"))] * 3
+
+    local_world(4).run(body)
+
+
+def test_an_exclusive_scan_of_objects_is_refused() -> None:
+    """Rank 0's result is filled with zeros before the core sees the array."""
+    with pytest.raises(TypeError, match="elements of object; collectives take numbers"):
+        pc.local_world(1).run(lambda comm: comm.exscan(np.zeros(3, object)))

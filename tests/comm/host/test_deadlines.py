@@ -1,0 +1,204 @@
+"""Missing ranks: TimeoutError names them and the call; survivors of a timeout; limits of waits."""
+
+from __future__ import annotations
+
+import builtins
+import signal
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import pytest
+from processes import Job
+
+import pycollective
+from pycollective import Communicator, CommunicatorError, PeerLostError, TimeoutError, local_world
+
+
+@pytest.mark.parametrize("nonblocking", [False, True])
+@pytest.mark.parametrize(("n", "missing"), [(2, [0]), (3, [1]), (5, [0, 3]), (8, [7])])
+def test_the_missing_ranks_and_the_call_are_named(n: int, missing: list[int], nonblocking: bool) -> None:
+    def body(comm: Communicator) -> str:
+        comm.barrier()
+        if comm.rank in missing:
+            time.sleep(0.6)
+            with pytest.raises(TimeoutError) as caught:  # too late
+                comm.allreduce(np.ones(77))
+            return str(caught.value)
+        started = time.monotonic()
+        with pytest.raises(TimeoutError) as caught:
+            if nonblocking:
+                comm.iallreduce(np.ones(77), timeout=0.3).wait()
+            else:
+                comm.allreduce(np.ones(77), timeout=0.3)
+        assert 0.25 < time.monotonic() - started < 2
+        with pytest.raises(TimeoutError):
+            comm.barrier()
+        assert time.monotonic() - started < 2
+        return str(caught.value)
+
+    for text in local_world(n).run(body):
+        assert "allreduce(count=77, dtype=float64, op=sum" in text
+        assert "within 0.3 s by " + ", ".join(f"rank {rank}" for rank in missing) in text
+
+
+def test_it_is_a_builtin_timeout_and_our_error() -> None:
+    assert issubclass(TimeoutError, builtins.TimeoutError)
+    assert issubclass(TimeoutError, pycollective.Error)
+
+
+def arrive_late(comm: Communicator, link: Connection) -> tuple[str, float]:
+    started = time.monotonic()
+    if comm.rank == 1:
+        link.recv()
+    try:
+        comm.allreduce(np.ones(1 << 17), topology="ring", timeout=0.4)
+    except TimeoutError as error:
+        taken = time.monotonic() - started
+        fresh = comm.shrink(timeout=2)
+        return f"{error} [{fresh.size} ranks, sum {fresh.allreduce(np.ones(1))[0]}]", taken
+    return "through", 0.0
+
+
+def test_processes_and_a_fresh_start() -> None:
+    """The late rank finds the communicator poisoned; all three continue with a new one."""
+    with Job(3, arrive_late) as job:
+        time.sleep(0.8)
+        job.link[1].send("go")
+        for text, _ in job.results():
+            assert "not entered within 0.4 s by rank 1" in text
+            assert text.endswith("[3 ranks, sum 3.0]")
+
+
+def call_repeatedly(comm: Communicator, link: Connection) -> str:
+    comm.barrier()
+    link.send("ready")
+    try:
+        while True:
+            comm.allreduce(np.ones(1 << 18), timeout=0.5)
+    except TimeoutError as error:
+        return str(error)
+
+
+def test_a_rank_that_is_stopped_in_a_call_is_named() -> None:
+    """It is alive, so it is not lost: the ranks waiting for it name it, and it gets the error when it continues."""
+    with Job(3, call_repeatedly) as job:
+        for rank in range(3):
+            assert job.hear(rank) == "ready"
+        time.sleep(0.02)
+        job.kill(1, signal.SIGSTOP)
+        time.sleep(1.2)
+        job.kill(1, signal.SIGCONT)
+        for text in job.results():
+            assert "within 0.5 s" in text
+            assert "rank 1 entered it but made no progress" in text or "by rank 1" in text
+
+
+def test_a_survivor_that_does_not_shrink_is_left_out() -> None:
+    def body(comm: Communicator) -> Any:
+        if comm.rank == 2:
+            time.sleep(1.5)
+            with pytest.raises(CommunicatorError, match="without rank 2"):
+                comm.shrink(timeout=0.5)
+            return None
+        with pytest.raises(TimeoutError):
+            comm.barrier(timeout=0.2)
+        fresh = comm.shrink(timeout=0.5)
+        return fresh.size, fresh.allreduce(np.ones(1))[0]
+
+    assert local_world(3).run(body) == [(2, 2.0), (2, 2.0), None]
+
+
+def test_waiting_for_a_handle_has_a_separate_limit() -> None:
+    """Its expiry harms neither the call nor the communicator."""
+
+    def body(comm: Communicator) -> None:
+        if comm.rank == 0:
+            time.sleep(0.4)
+            comm.allreduce(np.ones(3))
+            return
+        handle = comm.iallreduce(np.ones(3))
+        for limit in (0, 0.05, 0.1):
+            started = time.monotonic()
+            with pytest.raises(TimeoutError, match="can be waited for again"):
+                handle.wait(limit)
+            assert limit <= time.monotonic() - started + 0.001
+        assert not handle.test()
+        assert handle.result(20).tolist() == [2, 2, 2]
+        assert handle.test()
+
+    local_world(2).run(body)
+
+
+@pytest.mark.parametrize("wrong", [-1, float("nan"), "soon", -0.1])
+def test_invalid_deadlines(wrong: Any) -> None:
+    def body(comm: Communicator) -> None:
+        for attempt in (lambda: comm.allreduce(np.ones(2), timeout=wrong), lambda: comm.barrier(timeout=wrong),
+                        lambda: comm.iallreduce(np.ones(2), timeout=wrong).wait(),
+                        lambda: comm.recv(np.ones(2), 1 - comm.rank, timeout=wrong)):  # fmt: skip
+            with pytest.raises((ValueError, TypeError), match=r"timeout|must be real number"):
+                attempt()
+        comm.barrier(timeout=1e9)
+        comm.barrier(timeout=float("inf"))
+
+    local_world(2).run(body)
+
+
+def test_the_deadline_of_a_v_form_holds_for_its_counts_too() -> None:
+    def body(comm: Communicator) -> None:
+        if comm.rank == 0:
+            for call in (
+                lambda on: on.alltoallv(np.ones(2), [1, 1], timeout=0.05, name="mine"),
+                lambda on: on.allgatherv(np.ones(2), timeout=0.05, name="mine"),
+            ):
+                with pytest.raises(TimeoutError, match=r"within 0\.05 s by rank 1"):
+                    call(comm.dup())
+        else:
+            kept = [comm.dup(), comm.dup()]
+            assert len(kept) == 2
+        comm.barrier()
+
+    local_world(2).run(body)
+
+
+def test_a_rank_thread_that_ends_is_lost_in_all_its_communicators() -> None:
+    """It may fail or return, keep the other communicator or drop it: no rank waits for it until the deadline."""
+    kept: list[Communicator] = []
+
+    def body(comm: Communicator, how: str) -> None:
+        other = comm.split(0)
+        assert other is not None
+        if comm.rank == 0 and how == "fails":
+            raise KeyError("mine")
+        if comm.rank == 0 and how == "keeps":
+            kept.append(other)
+        if comm.rank == 1:
+            with pytest.raises(PeerLostError, match="rank 0"):
+                other.allreduce(np.ones(3), timeout=20)
+
+    for how in "keeps", "drops":
+        local_world(2).run(lambda comm, how=how: body(comm, how))  # type: ignore[misc]
+    with pytest.raises(KeyError):
+        local_world(2).run(lambda comm: body(comm, "fails"))
+
+
+def test_a_rank_thread_that_fails_is_lost_to_the_others() -> None:
+    errors: dict[int, str] = {}
+
+    def body(comm: Communicator) -> None:
+        if comm.rank == 1:
+            raise KeyError("mine")
+        with pytest.raises(PeerLostError) as caught:
+            comm.barrier()
+        assert caught.value.rank == 1
+        errors[comm.rank] = str(caught.value)
+        started = time.monotonic()
+        assert comm.shrink().size == 2
+        assert time.monotonic() - started < 5, "shrink waits for a rank that has failed"
+
+    with pytest.raises(KeyError, match="mine") as caught:
+        local_world(3).run(body)
+    assert caught.value.failed_rank == 1  # type: ignore[attr-defined]
+    for text in errors.values():
+        assert "rank 1 has failed: KeyError: 'mine'" in text

@@ -1,0 +1,343 @@
+"""Ranks that make different calls: MismatchError on every rank, with both descriptions, without waiting."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from types import ModuleType
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from calls import call, has
+from processes import run
+from reference import TOPOLOGIES
+
+from pycollective import Communicator, MismatchError, local_world, op
+from pycollective.comm.arguments.function_digest import digest_of
+from pycollective.schedule import Program, topology
+
+Act = Callable[[Any], Any]
+LITTLE, MUCH = np.ones(8), np.ones(20_000)
+
+
+def next_calls(comm: Communicator) -> None:
+    """A rank that has left the call gets the mismatch in its next one; a root may be two calls ahead."""
+    for _ in range(3):
+        comm.allreduce(LITTLE)
+
+
+def messages(acts: list[Act]) -> list[str]:
+    """Each rank does its act and continues; returns each rank's MismatchError text."""
+
+    def body(comm: Communicator) -> str:
+        with pytest.raises(MismatchError) as caught:
+            acts[comm.rank](comm)
+            next_calls(comm)
+        started = time.monotonic()
+        for later in (comm.barrier, lambda: comm.iallreduce(LITTLE).wait(), lambda: comm.allreduce(LITTLE)):
+            with pytest.raises(MismatchError):
+                later()
+        assert time.monotonic() - started < 1
+        return str(caught.value)
+
+    return local_world(len(acts)).run(body)
+
+
+def act(collective: str, topology: str, x: Any, root: int) -> Act:
+    return lambda comm: call(comm, collective, x, root, topology=topology)
+
+
+def catalogue() -> dict[str, Act]:
+    """Calls that all differ."""
+    acts: dict[str, Act] = {"barrier": lambda comm: comm.barrier()}
+    for name, (size, x) in itertools.product(TOPOLOGIES, (("little", LITTLE), ("much", MUCH))):
+        for collective in ("allreduce", "reduce", "reduce_scatter", "allgather", "alltoall"):
+            if has(name, collective):
+                acts[f"{collective} {name} {size}"] = act(collective, name, x, 0)
+        for collective, root in itertools.product(("broadcast", "gather", "scatter"), (0, 1)):
+            if has(name, collective):
+                acts[f"{collective} {name} {size} {root}"] = act(collective, name, x, root)
+    return acts
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_any_two_different_calls(n: int) -> None:
+    acts = catalogue()
+    pairs = list(itertools.permutations(acts, 2))
+    choice = random.Random(n)
+    wrong = []
+    started = time.monotonic()
+    for most, one in choice.sample(pairs, 1200 if n == 2 else 300):
+        odd = choice.randrange(n)
+        try:
+            errors = messages([acts[one if rank == odd else most] for rank in range(n)])
+            assert all(text.count(" calls ") == 2 for text in errors), errors
+        except BaseException as error:
+            wrong.append(f"rank {odd} {one}, others {most}: {error!r}")
+            if len(wrong) > 10 or time.monotonic() - started > 60:
+                break
+    assert not wrong, "\n".join(wrong)
+
+
+def others(comm: Communicator) -> list[int]:
+    """1 for every other rank, 0 for this one."""
+    return [int(rank != comm.rank) for rank in range(comm.size)]
+
+
+FIELDS: dict[str, tuple[Act, Act, str, str]] = {
+    "collective": (
+        lambda comm: comm.allreduce(LITTLE), lambda comm: comm.reduce(LITTLE), "allreduce(count=8", "reduce(count=8",
+    ),
+    "dtype": (
+        lambda comm: comm.allreduce(LITTLE), lambda comm: comm.allreduce(np.ones(8, np.int64)),
+        "dtype=float64", "dtype=int64",
+    ),
+    "count": (
+        lambda comm: comm.allreduce(LITTLE), lambda comm: comm.allreduce(np.ones(9)), "count=8", "count=9",
+    ),
+    "large count": (
+        lambda comm: comm.allreduce(MUCH), lambda comm: comm.allreduce(MUCH[1:]), "count=20000", "count=19999",
+    ),
+    "op": (
+        lambda comm: comm.allreduce(LITTLE), lambda comm: comm.allreduce(LITTLE, op="max"), "op=sum", "op=max",
+    ),
+    "root": (
+        lambda comm: comm.broadcast(LITTLE, 0), lambda comm: comm.broadcast(LITTLE, 1), "root=0", "root=1",
+    ),
+    "topology": (
+        lambda comm: comm.allreduce(LITTLE, topology="ring"), lambda comm: comm.allreduce(LITTLE, topology="tree"),
+        "topology=ring", "topology=tree",
+    ),
+    "topology's parameter": (
+        lambda comm: comm.allreduce(MUCH, topology="wheel(hub=1)"), lambda comm: comm.allreduce(MUCH, topology="wheel"),
+        "topology=wheel(hub=1)", "topology=wheel",
+    ),
+    "scaling": (
+        lambda comm: comm.allreduce(LITTLE, prescale=0.5), lambda comm: comm.allreduce(LITTLE, postscale=0.5),
+        "prescale=0.5", "postscale=0.5",
+    ),
+    "factor": (
+        lambda comm: comm.allreduce(LITTLE, postscale=0.25), lambda comm: comm.allreduce(LITTLE, postscale=0.5),
+        "postscale=0.25", "postscale=0.5",
+    ),
+    "rows": (
+        lambda comm: comm.allgatherv(LITTLE, [8, 8]),
+        lambda comm: comm.allgatherv(LITTLE, [8 - rank for rank in others(comm)]),
+        "allgather(count=16", "allgather(count=15",
+    ),
+    "order": (
+        lambda comm: (comm.barrier(), comm.allreduce(LITTLE)), lambda comm: (comm.allreduce(LITTLE), comm.barrier()),
+        "barrier(", "allreduce(",
+    ),
+    "one more": (
+        lambda comm: (comm.allreduce(LITTLE), comm.allreduce(LITTLE), comm.broadcast(LITTLE)),
+        lambda comm: (comm.allreduce(LITTLE), comm.broadcast(LITTLE)), "allreduce(", "broadcast(",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_each_field(field: str, swapped: bool) -> None:
+    first, second, *words = FIELDS[field]
+    if swapped:
+        first, second = second, first
+    errors = messages([first, second])
+    for text in errors:
+        for word in (*words, "rank 0", "rank 1", "differs between ranks"):
+            assert word in text, text
+
+
+def test_counts_of_the_same_sum() -> None:
+    errors = messages(
+        [lambda comm: comm.allgatherv(LITTLE, [8, 8, 8])] * 2 + [lambda comm: comm.allgatherv(LITTLE, [7, 9, 8])]
+    )
+    assert all(text.count(" calls allgather(count=24") == 2 for text in errors)
+
+
+def test_custom_operators_are_distinguished() -> None:
+    pytest.importorskip("numba")
+    import pycollective
+
+    smaller, larger = pycollective.op(lambda a, b: min(a, b)), pycollective.op(lambda a, b: max(a, b))
+    errors = messages([lambda comm: comm.allreduce(LITTLE, op=smaller), lambda comm: comm.allreduce(LITTLE, op=larger)])
+    assert all(text.count(" calls allreduce(") == 2 for text in errors)
+
+
+def modulo(base: int) -> Any:
+    import pycollective
+
+    return pycollective.op(lambda a, b: (a + b) % base)
+
+
+def test_custom_operators_with_other_captured_values_are_distinguished() -> None:
+    pytest.importorskip("numba")
+    ops = [modulo(5), modulo(7)]
+    messages(
+        [lambda comm: comm.allreduce(np.arange(8), op=ops[0]), lambda comm: comm.allreduce(np.arange(8), op=ops[1])]
+    )
+
+
+def reduce_with_own_operators(comm: Communicator, link: Connection) -> list[Any]:
+    import pycollective
+
+    nested = pycollective.op(lambda a, b: [item for item in (a, b)][1])  # noqa: C416 (a nested code object)
+    return [
+        comm.allreduce(np.arange(3) + comm.rank, op=nested).tolist(),
+        comm.allreduce(np.arange(3) + comm.rank, op=modulo(3)).tolist(),
+    ]
+
+
+def test_the_same_operator_in_two_processes_is_the_same() -> None:
+    pytest.importorskip("numba")
+    assert run(2, reduce_with_own_operators) == [[[1, 2, 3], [1, 0, 2]]] * 2
+
+
+def test_making_a_communicator_against_making_a_window() -> None:
+    """Both start with the same exchange of bytes."""
+
+    def body(comm: Communicator) -> None:
+        with pytest.raises(MismatchError, match=r"for split.*for empty\(\(3,\)|for empty\(\(3,\).*for split"):
+            comm.split(0) if comm.rank else comm.empty(3)
+
+    local_world(3).run(body)
+
+
+@pytest.mark.parametrize("count", [3, 50_000])
+@pytest.mark.parametrize("what", ["size", "dtype"])
+def test_messages_that_do_not_fit(what: str, count: int) -> None:
+    other = np.empty(count + 1) if what == "size" else np.empty(count, np.float32)
+
+    def body(comm: Communicator) -> str:
+        with pytest.raises(MismatchError) as caught:
+            if comm.rank == 0:
+                comm.send(np.ones(count), 1)
+            else:
+                comm.recv(other, 0)
+            next_calls(comm)
+        return str(caught.value)
+
+    for text in local_world(2).run(body):
+        assert f"send(count={count}, dtype=float64" in text
+        assert f"count={other.size}, dtype={other.dtype}" in text
+
+
+def disagree(comm: Communicator, link: Connection) -> tuple[str, int]:
+    with pytest.raises(MismatchError) as caught:
+        comm.allreduce(np.ones(50_000, "f4" if comm.rank == 2 else "f8"))
+        next_calls(comm)
+    again = comm.shrink()
+    return str(caught.value), int(again.allreduce(np.ones(1))[0])
+
+
+def test_processes_and_a_fresh_start() -> None:
+    for text, total in run(4, disagree):
+        assert "rank 2 calls allreduce(count=50000, dtype=float32" in text
+        assert "calls allreduce(count=50000, dtype=float64" in text
+        assert total == 4
+
+
+def texts(acts: list[Act]) -> str:
+    errors = set(messages(acts))
+    assert len(errors) == 1
+    return errors.pop()
+
+
+LONG = "a_name_as_long_as_the_text_that_used_to_be_compared"
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """Everything is reduced at `first`; the first 39 characters of the labels are the same."""
+
+    first: int = 0
+
+    def allreduce(self, p: Program) -> None:
+        for c in p.chunks(1):
+            p[self.first, c] = p.sum(p[q, c] for q in range(p.size))
+            for hop in range(1, p.size):
+                p[self.first + hop, c] = p[self.first, c]
+
+
+def test_topologies_whose_labels_differ_at_their_end() -> None:
+    shifted = topology(LONG)(Shifted)
+    errors = texts([lambda comm, k=k: comm.allreduce(LITTLE, topology=shifted(first=k)) for k in (1, 2)])
+    assert "first=1" in errors and "first=2" in errors
+
+
+def other_program(comm: Communicator, link: Connection) -> str:
+    @topology("the_same_name")
+    class Mine:
+        def allreduce(self, p: Program) -> None:
+            for c in p.chunks(1):
+                p[comm.rank, c] += p[comm.rank + 1, c]
+                p[comm.rank + 1, c] = p[comm.rank, c]
+
+    with pytest.raises(MismatchError) as caught:
+        comm.allreduce(LITTLE, topology=Mine)
+        next_calls(comm)
+    return str(caught.value)
+
+
+def test_programs_that_differ_under_one_name() -> None:
+    assert all("differs: the topology's parameters or program" in text for text in run(2, other_program))
+
+
+def test_groups_of_different_ranks() -> None:
+    errors = texts([lambda comm, ranks=ranks: comm.group(ranks) for ranks in ([0, 1], [1, 0])])
+    assert "for group([0, 1])" in errors and "for group([1, 0])" in errors
+
+
+@pytest.mark.parametrize("other", ["dup", "allgatherv"])
+def test_split_against_calls_that_exchange_the_same_bytes(other: str) -> None:
+    def act(comm: Communicator) -> None:
+        comm.dup() if other == "dup" else comm.allgatherv(np.ones(6, np.uint8))
+
+    assert "for split" in texts([lambda comm: comm.split(0), act])
+
+
+def scaled_by(factor: Any) -> Callable[[Any, Any], Any]:
+    return lambda a, b: a + b * factor
+
+
+def reading_a_global(value: Any) -> Callable[[Any, Any], Any]:
+    """All have the same code; each reads names from its own namespace."""
+    names: dict[str, Any] = {"outside": value}
+    exec("def combine(a, b):\n    return a + b * outside", names)
+    return cast("Callable[[Any, Any], Any]", names["combine"])
+
+
+@pytest.mark.parametrize("make", [scaled_by, reading_a_global])
+def test_operators_that_read_different_values(make: Callable[[Any], Callable[[Any, Any], Any]]) -> None:
+    pytest.importorskip("numba")
+    acts: list[Act] = [lambda comm, k=k: comm.allreduce(LITTLE, op=op(make(k), "combine")) for k in (1.0, 2.0)]
+    assert "what differs: the operator's code, or what it reads" in texts(acts)
+
+
+@pytest.mark.parametrize("make", [scaled_by, reading_a_global])
+@pytest.mark.parametrize("value", [2.0, (3, 4), np.arange(3), scaled_by(2), frozenset("abc"), np, object()])
+def test_operators_made_twice_of_equal_values_are_equal(make: Any, value: Any) -> None:
+    copied = copy.deepcopy(value) if not isinstance(value, ModuleType) else value
+    assert digest_of(make(value)) == digest_of(make(copied)) != digest_of(make(5.5))
+
+
+def test_calls_whose_32_bit_digests_collide() -> None:
+    """Of 2^17 calls, two have the same 32-bit digest; these two did."""
+    errors = texts([lambda comm, k=k: comm.allreduce(np.ones(3), prescale=k) for k in (0.307635745, 0.415229674)])
+    assert "prescale=0.307636" in errors and "prescale=0.41523" in errors
+
+
+def test_a_message_is_named_on_both_sides() -> None:
+    def body(comm: Communicator) -> str:
+        with pytest.raises(MismatchError) as caught:
+            comm.send(np.ones(50_000), 1) if comm.rank == 0 else comm.recv(np.ones(3), 0)
+        return str(caught.value)
+
+    errors = local_world(2).run(body)
+    assert all("rank 0 calls send(count=50000" in text and "rank 1 calls recv(count=3," in text for text in errors)

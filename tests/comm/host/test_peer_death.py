@@ -1,0 +1,235 @@
+"""A rank killed by SIGKILL: every other rank raises PeerLostError within a second, and nothing is left behind."""
+
+from __future__ import annotations
+
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import pytest
+from processes import IMPORTABLE, Job, Outcome, alive, shared_memory
+
+from launch import launch
+from pycollective import Communicator, PeerLostError
+
+SPINNING = {"PYCOLLECTIVE_SPIN_US": "200000", "PYCOLLECTIVE_YIELD_US": "0"}
+YIELDING = {"PYCOLLECTIVE_SPIN_US": "0", "PYCOLLECTIVE_YIELD_US": "400000"}
+SLEEPING = {"PYCOLLECTIVE_SPIN_US": "0", "PYCOLLECTIVE_YIELD_US": "0"}
+
+
+def check(outcomes: dict[int, Outcome], victim: int, killed_at: float) -> None:
+    """Every survivor raised PeerLostError naming the victim within a second; no other rank died."""
+    assert outcomes[victim].exitcode == -9
+    for rank, outcome in outcomes.items():
+        if rank == victim:
+            continue
+        assert isinstance(outcome.error, PeerLostError), f"rank {rank}: {outcome.error!r}\n{outcome.trace}"
+        assert outcome.error.rank == victim
+        assert f"rank {victim} is gone" in str(outcome.error)
+        assert outcome.at - killed_at < 1.0, f"rank {rank} took {outcome.at - killed_at:.2f} s"
+        assert outcome.exitcode == 1
+
+
+def call_forever(comm: Communicator, link: Connection, kind: str, count: int, nonblocking: bool) -> None:
+    x = comm.empty(count, np.float32) if kind == "window" else np.empty(count, np.float32)
+    x[:] = 0
+    topology = None if kind == "window" else kind
+    for i in range(10**9):
+        if nonblocking:
+            comm.iallreduce(x, out=x, topology=topology).wait()
+        else:
+            comm.allreduce(x, out=x, topology=topology)
+        if i == 2:
+            link.send("busy")
+
+
+@pytest.mark.parametrize("nonblocking", [False, True], ids=["blocking", "nonblocking"])
+@pytest.mark.parametrize("count", [1, 1 << 20])
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_in_the_middle_of_a_call(n: int, count: int, nonblocking: bool) -> None:
+    for victim, kind in ((0, "window"), (n - 1, "direct"), (n // 2, "ring")):
+        with Job(n, call_forever, kind, count, nonblocking) as job:
+            for rank in range(n):
+                assert job.hear(rank) == "busy"
+            time.sleep(0.003 * (victim + 1))
+            check_and_close(job, victim)
+
+
+def check_and_close(job: Job, victim: int) -> None:
+    at = job.kill(victim)
+    check(job.outcomes(), victim, at)
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "reduce", "reduce_scatter", "allgather", "gather", "scatter",
+                                        "alltoall", "barrier"])  # fmt: skip
+def test_in_every_collective(collective: str) -> None:
+    with Job(3, repeat_forever, collective) as job:
+        for rank in range(3):
+            assert job.hear(rank) == "busy"
+        check_and_close(job, 1)
+
+
+def repeat_forever(comm: Communicator, link: Connection, collective: str) -> None:
+    arguments = () if collective == "barrier" else (np.ones(3 * 50000),)
+    for i in range(10**9):
+        getattr(comm, collective)(*arguments)
+        if i == 2:
+            link.send("busy")
+
+
+def wait_for_a_peer(comm: Communicator, link: Connection, away: int, collective: str, count: int) -> str:
+    """All but `away` enter; it stays outside and returns the error of its later call."""
+    link.send("ready")
+    if comm.rank == away:
+        link.recv()
+    getattr(comm, collective)(np.ones(count))
+    return "through"
+
+
+@pytest.mark.parametrize("patience", [SPINNING, YIELDING, SLEEPING], ids=["spinning", "yielding", "sleeping"])
+@pytest.mark.parametrize("count", [1, 300000])
+def test_while_the_others_wait_for_it(patience: dict[str, str], count: int) -> None:
+    """Two ranks: the survivor spins, yields or sleeps."""
+    with Job(2, wait_for_a_peer, 0, "allreduce", count, env=patience) as job:
+        assert job.hear(0) == job.hear(1) == "ready"
+        time.sleep(0.05)
+        check_and_close(job, 0)
+
+
+@pytest.mark.parametrize("n", [4, 8])
+def test_while_it_waits_itself(n: int) -> None:
+    """The victim waits in the call, like the survivors, for a late rank, which gets the error too."""
+    with Job(n, wait_for_a_peer, n - 1, "allreduce", 100000) as job:
+        for rank in range(n):
+            assert job.hear(rank) == "ready"
+        time.sleep(0.3)
+        at = job.kill(1)
+        time.sleep(0.1)
+        job.link[n - 1].send("go")
+        check(job.outcomes(), 1, at)
+
+
+def hold_messages(comm: Communicator, link: Connection, receive: bool) -> None:
+    link.send("ready")
+    big = np.zeros(1 << 20)
+    if comm.rank == 1:
+        time.sleep(60)
+    elif receive:
+        comm.recv(big, 1)
+    else:
+        comm.send(big, 1)
+
+
+@pytest.mark.parametrize("receive", [False, True], ids=["send", "recv"])
+def test_in_point_to_point(receive: bool) -> None:
+    with Job(2, hold_messages, receive) as job:
+        assert job.hear(0) == job.hear(1) == "ready"
+        time.sleep(0.1)
+        check_and_close(job, 1)
+
+
+def two_in_a_subset(comm: Communicator, link: Connection) -> str:
+    """Ranks 2 and 3 have a separate communicator; the death of 3 is reported with its rank there."""
+    part = comm.split(comm.rank // 2)
+    assert part is not None
+    link.send("ready")
+    if comm.rank == 3:
+        time.sleep(60)
+    if comm.rank == 2:
+        with pytest.raises(PeerLostError) as caught:
+            part.barrier()
+        assert caught.value.rank == 1
+        assert "rank 1 (world rank 3) is gone" in str(caught.value)
+        link.send(time.monotonic())
+    else:
+        for _ in range(100):
+            part.barrier()  # not affected
+    return "fine"
+
+
+def test_in_a_communicator_of_some() -> None:
+    with Job(4, two_in_a_subset) as job:
+        for rank in range(4):
+            assert job.hear(rank) == "ready"
+        at = job.kill(3)
+        assert job.hear(2) - at < 1.0
+        outcomes = job.outcomes()
+        assert [outcomes[rank].value for rank in range(3)] == ["fine"] * 3, outcomes
+
+
+def continue_after(comm: Communicator, link: Connection) -> dict[str, Any]:
+    """Later calls of every kind raise at once; the survivors shrink, work, lose another, and shrink again."""
+    x = comm.empty(5000, np.float64)
+    link.send("ready")
+    if comm.rank == 1:
+        time.sleep(60)
+    with pytest.raises(PeerLostError):
+        comm.allreduce(x)
+    started = time.monotonic()
+    for later in (
+        lambda: comm.allreduce(np.ones(3)), lambda: comm.barrier(), lambda: comm.iallreduce(np.ones(3)).wait(),
+        lambda: comm.broadcast(np.ones(3)), lambda: comm.split(0), lambda: comm.empty(3),
+        lambda: comm.send(np.ones(3), (comm.rank + 2) % 4), lambda: comm.recv(np.ones(3), (comm.rank + 2) % 4),
+    ):  # fmt: skip
+        with pytest.raises(PeerLostError) as caught:
+            later()
+        assert caught.value.rank == 1
+    assert time.monotonic() - started < 0.5
+    smaller = comm.shrink()
+    assert (smaller.size, smaller.world_ranks) == (3, (0, 2, 3))
+    assert smaller.rank == {0: 0, 2: 1, 3: 2}[comm.rank]
+    w = smaller.empty(5000, np.float64)
+    w[:] = comm.rank
+    for topology in ("direct", "ring", "tree"):
+        assert (smaller.allreduce(w, topology=topology) == 5).all()
+    assert (smaller.iallreduce(w).result() == 5).all()
+    part = smaller.split(0)
+    assert part is not None
+    part.barrier()
+    link.send("shrunk")
+    if comm.rank == 3:
+        time.sleep(60)
+    with pytest.raises(PeerLostError, match=r"rank 2 \(world rank 3\) is gone"):
+        smaller.barrier()
+    last = smaller.shrink()
+    assert last.allreduce(np.array([comm.rank])).tolist() == [2]
+    return {"ranks": last.world_ranks}
+
+
+def test_shrink_twice() -> None:
+    with Job(4, continue_after) as job:
+        for rank in range(4):
+            assert job.hear(rank) == "ready"
+        job.kill(1)
+        for rank in (0, 2, 3):
+            assert job.hear(rank) == "shrunk", job.outcomes()[rank].trace
+        job.kill(3)
+        outcomes = job.outcomes()
+        for rank in (0, 2):
+            assert outcomes[rank].value == {"ranks": (0, 2)}, outcomes[rank].trace
+
+
+def test_under_the_launcher() -> None:
+    """As in use: a script under `pycollective run`, whose rank 1 is killed."""
+    script = """
+        import os, signal, threading, time
+        import numpy as np, pycollective as pc
+        comm = pc.init()
+        print(os.getpid(), flush=True)
+        comm.barrier()
+        if comm.rank == 1:
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        try:
+            while True:
+                comm.allreduce(np.ones(1 << 18))
+        except pc.PeerLostError as error:
+            print("lost", error.rank, flush=True)
+    """
+    done = launch(4, script, grace=5, env=IMPORTABLE)
+    assert done.returncode == 137, done.report()
+    for rank in (0, 2, 3):
+        assert done[rank].splitlines()[-1] == "lost 1", done.report()
+    pids = [int(text.split()[0]) for text in done]
+    assert not any(alive(pid) for pid in pids)
+    assert not shared_memory(pids)

@@ -1,0 +1,248 @@
+"""Calls across hosts, with ranks as threads on virtual hosts: the results, bits and errors of one host."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from calls import MOVING, REDUCING, call, expected, has
+from fuzz.sequences import play, random_steps
+from reference import DTYPES, OPERATORS, Array, contributions, same_bits, takes
+
+import pycollective as pc
+from pycollective import Communicator, local_world
+from pycollective.schedule.language import registry
+
+HOSTS = [(0, 1), (0, 0, 1, 1), (0, 1, 0, 1), (0, 1, 2), (0, 0, 0, 1), (0, 0, 1, 1, 2, 2, 2, 3)]
+PACKAGED = [row.name for row in registry.describe() if "allreduce" in row.collectives]
+
+
+def on_hosts(hosts: Sequence[int], function: Any) -> list[Any]:
+    return local_world(len(hosts), hosts=hosts).run(function)
+
+
+@pytest.mark.parametrize("hosts", HOSTS, ids=str)
+@pytest.mark.parametrize("topology", PACKAGED)
+def test_every_collective(hosts: tuple[int, ...], topology: str) -> None:
+    n = len(hosts)
+    cases = [
+        (name, count * n, (count + n - 1) % n)
+        for name in (*REDUCING, *MOVING)
+        if has(topology, name)
+        for count in (0, 1, 5, 9000)
+    ]
+    data = {count: np.arange(n * count, dtype="i8").reshape(n, count) % 1013 for _, count, _ in cases}
+
+    def run(comm: Communicator) -> list[Any]:
+        return [
+            call(comm, name, data[count][comm.rank].copy(), root, topology=topology, timeout=20)
+            for name, count, root in cases
+        ]
+
+    for rank, results in enumerate(on_hosts(hosts, run)):
+        for (name, count, root), got in zip(cases, results, strict=True):
+            right = expected(name, data[count], root, rank)
+            assert (got is None) == (right is None), (name, count, rank)
+            assert right is None or np.array_equal(got, right), (name, count, rank)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("hosts", [(0, 0, 1, 1), (0, 1, 0), (0, 0, 1, 2, 2)], ids=str)
+def test_the_default_has_the_bits_of_one_host(hosts: tuple[int, ...], dtype: str) -> None:
+    n = len(hosts)
+    scales = [{}, {"prescale": 0.7}, {"postscale": 1.3}] if dtype != "bool" else [{}]
+    cases = [
+        (name, op, count, scale if op in ("sum", "avg") else {})
+        for name in (*REDUCING, "scan", "exscan")
+        for op in OPERATORS
+        if takes(op, dtype) and not (op == "avg" and "scan" in name)
+        for count, scale in zip((n, 700 * n, 20_000), itertools.cycle(scales), strict=False)
+    ]
+    data = {(op, count): contributions(dtype, op, n, count) for _, op, count, _ in cases}
+
+    def run(comm: Communicator) -> list[Array | None]:
+        with np.errstate(all="ignore"):
+            return [
+                call(comm, name, data[op, count][comm.rank], root=n - 1, op=op, **scale)
+                for name, op, count, scale in cases
+            ]
+
+    here, across = local_world(n).run(run), on_hosts(hosts, run)
+    for rank, number in itertools.product(range(n), range(len(cases))):
+        one, other = here[rank][number], across[rank][number]
+        assert (one is None) == (other is None), (rank, cases[number])
+        assert one is None or same_bits(one, other), (rank, cases[number])
+
+
+@pytest.mark.parametrize("hosts", HOSTS, ids=str)
+def test_random_sequences_of_calls(hosts: tuple[int, ...]) -> None:
+    on_hosts(hosts, lambda comm: play(comm, random_steps(len(hosts), 60)))
+
+
+def test_large_arrays_in_many_tiles() -> None:
+    def run(comm: Communicator) -> list[bytes]:
+        x = np.random.default_rng(comm.rank).standard_normal(1_500_001).astype("f4")
+        return [comm.allreduce(x, topology=name).tobytes() for name in ("ordered", "ring", "tree")]
+
+    here = local_world(4).run(run)
+    across = on_hosts((0, 0, 1, 1), run)
+    assert across[0][0] == here[0][0]
+    assert across.count(across[0]) == 4
+
+
+@pytest.mark.parametrize("hosts", [(0, 0, 1, 1), (0, 1, 2, 3), (0, 1, 0, 1)], ids=str)
+def test_communicators_of_some_ranks(hosts: tuple[int, ...]) -> None:
+    def run(comm: Communicator) -> list[Any]:
+        pairs = [comm.split(comm.rank // 2), comm.split(comm.rank % 2, -comm.rank), comm.dup()]
+        found = [(part.rank, part.allgather(np.array([comm.rank])).tolist()) for part in pairs if part is not None]
+        last = comm.split(0 if comm.rank == 3 else None)
+        comm.barrier()
+        return [*found, None if last is None else last.size]
+
+    assert on_hosts(hosts, run) == [
+        [
+            (rank % 2, [rank // 2 * 2, rank // 2 * 2 + 1]),
+            (1 - rank // 2, [rank % 2 + 2, rank % 2]),
+            (rank, [0, 1, 2, 3]),
+            1 if rank == 3 else None,
+        ]
+        for rank in range(4)
+    ]
+
+
+def test_messages_both_ways_at_once_and_sends_before_receives() -> None:
+    def run(comm: Communicator) -> list[float]:
+        peer = comm.rank ^ 2
+        for _ in range(3):  # a small message is sent although nobody receives yet
+            comm.send(np.full(100, comm.rank), peer)
+        large = comm.isend(np.full(700_000, float(comm.rank)), peer)
+        got = [comm.recv(np.empty(100, int), peer).sum() / 100 for _ in range(3)]
+        got.append(comm.recv(np.empty(700_000), peer).mean())
+        large.wait()
+        return got
+
+    assert on_hosts((0, 0, 1, 1), run) == [[rank ^ 2] * 4 for rank in range(4)]
+
+
+@pytest.mark.parametrize("odd", range(4))
+def test_a_rank_that_calls_something_else_is_named_on_all(odd: int) -> None:
+    def run(comm: Communicator) -> str:
+        with pytest.raises(pc.MismatchError) as caught:  # a slow rank is told in its first call
+            comm.allreduce(np.ones(3))
+            comm.allreduce(np.ones(4 if comm.rank == odd else 3), op="max" if comm.rank == odd else "sum", timeout=20)
+        return str(caught.value)
+
+    texts = on_hosts((0, 0, 1, 1), run)
+    assert all("max" in text and "sum" in text and f"rank {odd} calls" in text for text in texts), texts
+
+
+def test_a_message_for_a_call_that_expects_none_is_a_mismatch() -> None:
+    """Each rank only sends in its own call, and meets the other's message in the next."""
+
+    def run(comm: Communicator) -> str:
+        comm.broadcast(np.ones(3), root=comm.rank)
+        with pytest.raises(pc.MismatchError) as caught:
+            for _ in range(3):
+                comm.allreduce(np.ones(3), timeout=20)
+        return str(caught.value)
+
+    texts = on_hosts((0, 1), run)
+    assert all("root=0" in text and "root=1" in text for text in texts), texts
+
+
+def test_a_rank_that_does_not_call_is_named() -> None:
+    def run(comm: Communicator) -> str:
+        comm.allreduce(np.ones(3))
+        if comm.rank == 3:
+            while not comm.backend.poisoned:
+                time.sleep(0.01)
+            return "rank 3"
+        with pytest.raises(pc.TimeoutError) as caught:
+            comm.allreduce(np.ones(3), timeout=0.5)
+        return str(caught.value)
+
+    texts = on_hosts((0, 1, 2, 3), run)
+    assert all("rank 3" in text for text in texts), texts
+
+
+def test_a_rank_that_ends_is_named() -> None:
+    def run(comm: Communicator) -> str:
+        comm.barrier()
+        if comm.rank == 0:
+            comm.free()
+            return "rank 0"
+        with pytest.raises(pc.PeerLostError) as caught:
+            comm.allreduce(np.ones(3), timeout=20)
+        return str(caught.value)
+
+    texts = on_hosts((0, 0, 1, 1), run)
+    assert all("rank 0" in text for text in texts), texts
+
+
+def test_hosts_are_checked() -> None:
+    with pytest.raises(ValueError, match="one number for each of 3 ranks, not 2"):
+        local_world(3, hosts=(0, 1))
+    assert local_world(2, hosts=(7, 7)).run(lambda comm: comm.local_size) == [2, 2]
+    assert local_world(3, hosts=(5, 2, 5)).run(lambda comm: (comm.local_size, comm.cross_rank)) == [
+        (2, 0),
+        (1, 1),
+        (2, 0),
+    ]
+
+
+def _first_error(comm: Communicator, call: Callable[[], object]) -> str:
+    """Of a call that differs between ranks, or of this rank's next ones."""
+    with pytest.raises(pc.MismatchError) as caught:
+        call()
+        for _ in range(20):  # a rank that has completed the call is told in a later one
+            comm.barrier(timeout=20)
+    return str(caught.value)
+
+
+def test_ranks_that_each_wait_for_the_other_in_different_calls_are_told() -> None:
+    texts = on_hosts((0, 1), lambda comm: _first_error(comm, lambda: comm.reduce(np.ones(3), root=comm.rank)))
+    assert all("root=0" in text and "root=1" in text for text in texts), texts
+
+
+def _within_hosts(weight: float) -> Callable[[int, int, int], dict[int, float]]:
+    """A graph whose edges connect ranks 0 and 1, and ranks 2 and 3."""
+    return lambda rank, size, step: {rank: 1 - weight, rank ^ 1: weight}
+
+
+@pytest.mark.parametrize("hosts", [(0, 0, 1, 1), (0, 0, 1, 2), (0, 1, 0, 1), (0, 1, 2, 3)])
+@pytest.mark.parametrize("differs", ["weights", "step", "length", "call"])
+def test_ranks_without_an_edge_between_their_hosts_compare_their_calls(hosts: tuple[int, ...], differs: str) -> None:
+    def run(comm: Communicator) -> str:
+        what = differs if comm.rank >= 2 else ""
+
+        def call() -> None:
+            for _ in range(30):
+                comm.mix(np.ones(3), _within_hosts(0.5), 1)
+            if what == "call":
+                comm.allreduce(np.ones(3))
+            else:
+                graph = _within_hosts(0.25 if what == "weights" else 0.5)
+                comm.mix(np.ones(4 if what == "length" else 3), graph, 2 if what == "step" else 1)
+
+        return _first_error(comm, call)
+
+    texts = on_hosts(hosts, run)
+    found = {"call": "allreduce(count=3", "length": "mix(count=4", "step": "step=2", "weights": "edges"}[differs]
+    assert all("call 31 " in text and "mix(count=3" in text and found in text for text in texts), texts
+
+
+@pytest.mark.parametrize("slow", range(4))
+def test_a_host_may_be_many_calls_ahead_if_no_edge_leads_to_it(slow: int) -> None:
+    def run(comm: Communicator) -> float:
+        x = np.full(100, float(comm.rank))
+        for step in range(3000):
+            comm.mix(x, _within_hosts(0.5), step, x)
+            if comm.rank == slow and step % 500 == 0:
+                time.sleep(0.01)
+        return float(comm.allreduce(x).sum())
+
+    assert on_hosts((0, 0, 1, 1), run) == [600.0] * 4

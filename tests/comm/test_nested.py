@@ -1,0 +1,227 @@
+"""A collective from within another one of the same thread: an error, without a deadlock or any harm."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import pytest
+from processes import run
+
+from pycollective import Communicator, CommunicatorError, NestedCallError
+
+X = np.ones(3)
+CALLS: dict[str, Callable[[Communicator], Any]] = {
+    "allreduce": lambda comm: comm.allreduce(X),
+    "broadcast": lambda comm: comm.broadcast(X),
+    "barrier": lambda comm: comm.barrier(),
+    "alltoallv": lambda comm: comm.alltoallv(np.ones(comm.size), [1] * comm.size),
+    "wait": lambda comm: comm.iallreduce(X).wait(),
+    "result": lambda comm: comm.ibarrier().result(),
+    "split": lambda comm: comm.split(0),
+    "dup": lambda comm: comm.dup(),
+    "group": lambda comm: comm.group([0]),
+    "empty": lambda comm: comm.empty(3),
+    "free": lambda comm: comm.free(),
+}
+
+
+def during(comm: Communicator, link: Connection, call: Callable[[], Any], body: Callable[[], None]) -> None:
+    """Runs `body` in a signal handler while rank 0 waits in `call`, in which the others arrive late."""
+    outcomes: list[BaseException | None] = []
+
+    def handler(*_: object) -> None:
+        try:
+            body()
+            outcomes.append(None)
+        except BaseException as error:
+            outcomes.append(error)
+
+    if comm.rank == 0:
+        signal.signal(signal.SIGUSR2, handler)
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR2))
+        timer.start()
+        call()
+        timer.join()
+        assert outcomes, "the handler did not run while the call waited"
+        if outcomes[0] is not None:
+            raise outcomes[0]
+    else:
+        time.sleep(0.6)
+        call()
+
+
+def in_a_signal_handler(comm: Communicator, link: Connection) -> None:
+    """Every call is refused, and the communicator works as before."""
+    refused = 0
+
+    def all_of_them() -> None:
+        nonlocal refused
+        for name, call in CALLS.items():
+            if name in ("wait", "result"):
+                continue  # they start calls, which all ranks must make: see below
+            with pytest.raises(NestedCallError, match="communicator 'world' from within another one of the same") as e:
+                call(comm)
+            assert isinstance(e.value, CommunicatorError)
+            refused += 1
+
+    during(comm, link, comm.barrier, all_of_them)
+    during(comm, link, lambda: comm.allreduce(np.ones(1 << 16), topology="ring"), all_of_them)
+    assert comm.rank or refused == 2 * (len(CALLS) - 2)
+    assert comm.allreduce(X).tolist() == [comm.size] * 3
+    part = comm.dup()
+    window = part.empty(1 << 12)
+    window[:] = 1
+    assert part.allreduce(window)[0] == comm.size
+    comm.empty(5)
+
+
+def messages(comm: Communicator, link: Connection) -> None:
+    """A channel is a separate communicator: messages may be nested in a call, but not in a message."""
+    here, there = np.zeros(1), np.zeros(1)
+    if comm.rank == 0:
+        with pytest.raises(NestedCallError):
+            during(comm, link, lambda: comm.recv(here, 1), lambda: comm.recv(there, 1))
+        during(comm, link, comm.barrier, lambda: comm.send(X, 1))
+    else:
+        time.sleep(0.6)
+        comm.send(np.full(1, 7.0), 0)
+        got = np.zeros(3)
+        comm.recv(got, 0)
+        assert got.tolist() == [1] * 3
+        comm.barrier()
+    assert here.tolist() == [7.0 * (comm.rank == 0)]
+
+
+def nonblocking(comm: Communicator, link: Connection) -> None:
+    """Starting a call is allowed: it runs after the waiting one. Waiting for it is not."""
+    started: list[Any] = []
+
+    def start() -> None:
+        started.append(comm.iallreduce(X))
+        for wait in (started[0].wait, started[0].result, lambda: comm.broadcast(X), comm.free):
+            with pytest.raises(NestedCallError):
+                wait()
+
+    during(comm, link, comm.barrier, start)
+    if comm.rank:
+        started.append(comm.iallreduce(X))
+    assert started[0].result(20).tolist() == [comm.size] * 3
+    comm.barrier()
+
+
+def in_finalizers(comm: Communicator, link: Connection) -> None:
+    """The arrays of a nonblocking call are released by the thread that executed it, which waits for no rank."""
+    outcomes: list[BaseException | None] = []
+
+    def last() -> None:
+        try:
+            comm.allreduce(X)
+            outcomes.append(None)
+        except BaseException as error:
+            outcomes.append(error)
+
+    x = np.ones(1000)
+    weakref.finalize(x, last)
+    handles = [comm.iallreduce(x, out=np.empty(1000))]
+    handles += [comm.iallreduce(X) for _ in range(3)]
+    del x
+    for handle in handles:
+        handle.wait(20)
+    end = time.monotonic() + 20
+    del handles, handle
+    gc.collect()
+    while not outcomes and time.monotonic() < end:
+        time.sleep(0.01)
+    assert len(outcomes) == 1
+    assert isinstance(outcomes[0], NestedCallError), outcomes
+    comm.barrier()
+
+
+@pytest.mark.parametrize("body", [in_a_signal_handler, messages, nonblocking, in_finalizers])
+def test_a_call_from_within_another_one(body: Callable[[Communicator, Connection], None]) -> None:
+    run(2, body)
+
+
+def in_a_handler_of_the_engine(comm: Communicator, link: Connection) -> None:
+    """The engine's callbacks, and signal handlers, may run on a thread that drives it."""
+    from pycollective.engine import Engine, Item
+
+    engine = Engine(comm)
+    outcomes: list[BaseException | None] = []
+
+    def call(attempt: Callable[[], Any]) -> None:
+        try:
+            attempt()
+            outcomes.append(None)
+        except BaseException as error:
+            outcomes.append(error)
+
+    later: list[Any] = []
+    attempts = {
+        "run": lambda: engine.run([Item("allreduce", "nested", X)]),
+        "join": engine.join,
+        "close": engine.close,
+        "submit": lambda: later.extend(engine.submit([Item("allreduce", "later", X)])),
+        "wait": lambda: later[0].wait(20),
+    }
+
+    def all_of_them() -> None:
+        for attempt in attempts.values():
+            call(attempt)
+
+    for drives in (True, False):  # this thread, or the engine's
+        outcomes.clear()
+        later.clear()
+        work = engine.submit([Item("allreduce", "first", np.ones(5))])[0] if comm.rank == 0 else None
+        if work is not None:
+            work.when_done(all_of_them)
+        else:
+            time.sleep(0.3)
+            work = engine.submit([Item("allreduce", "first", np.ones(5))])[0]
+        if drives or comm.rank:
+            assert work.wait(20).tolist() == [2] * 5
+        end = time.monotonic() + 20
+        while comm.rank == 0 and len(outcomes) < len(attempts) and time.monotonic() < end:
+            time.sleep(0.01)
+        if comm.rank == 0:
+            kinds = [type(error) for error in outcomes]
+            assert kinds == [NestedCallError] * 3 + [type(None), NestedCallError], outcomes
+        else:
+            later += engine.submit([Item("allreduce", "later", X)])
+        assert later[0].wait(20).tolist() == [2] * 3
+    assert engine.run([Item("barrier", "end")]) == [None]
+    engine.close()
+
+
+def test_callbacks_of_the_engine() -> None:
+    run(2, in_a_handler_of_the_engine)
+
+
+def signals_in_the_engine(comm: Communicator, link: Connection) -> None:
+    """A wait for an operation of the engine is not inside a call: a handler may make calls."""
+    from pycollective.engine import Engine, Item
+
+    engine = Engine(comm)
+    items = [Item("allreduce", "slow", X)]
+
+    def handler() -> None:
+        assert engine.run([Item("allreduce", "in the handler", X)])[0].tolist() == [2] * 3
+
+    if comm.rank:
+        threading.Timer(0.3, engine.run, ([Item("allreduce", "in the handler", X)],)).start()
+    during(comm, link, lambda: engine.run(items), handler)
+    engine.run([Item("barrier", "end")])
+    engine.close()
+
+
+def test_a_signal_handler_while_an_operation_is_waited_for() -> None:
+    run(2, signals_in_the_engine)

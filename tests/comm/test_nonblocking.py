@@ -1,0 +1,298 @@
+"""Nonblocking collectives: every form, several in flight, mixed with blocking calls, and handles that are dropped."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import threading
+import time
+import weakref
+from multiprocessing.connection import Connection
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from calls import MOVING, REDUCING, call, expected, has
+from processes import run
+from reference import TOPOLOGIES, Array, contributions
+
+import pycollective
+from pycollective import Communicator, Handle, PeerLostError, local_world
+from pycollective.comm.arguments.operators import Compiled, Op
+
+COUNTS = (5, 60_000)
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_every_form_gives_the_result_of_the_blocking_one(n: int, topology: str) -> None:
+    collectives = [name for name in (*REDUCING, *MOVING) if has(topology, name)]
+    data = {count: contributions("int16", "sum", n, count) for count in COUNTS}
+
+    def body(comm: Communicator) -> None:
+        started: list[tuple[str, Array | None, Handle]] = []
+        for count in COUNTS:
+            for collective in collectives:
+                x = data[count][comm.rank]
+                handle = call(comm, f"i{collective}", x, n - 1, topology=topology)
+                started.append((collective, expected(collective, data[count], n - 1, comm.rank), handle))
+        barrier = comm.ibarrier(topology=topology)
+        for collective, right, handle in reversed(started):
+            handle.wait(20)
+            assert handle.test()
+            got = handle.result()
+            assert got is None if right is None else got.tobytes() == right.tobytes(), collective
+        barrier.wait(20)
+        assert barrier.result() is None
+
+    local_world(n).run(body)
+
+
+def test_v_forms() -> None:
+    def body(comm: Communicator) -> None:
+        rows = [3, 0, 2]
+        gathered = comm.iallgatherv(np.full(rows[comm.rank], comm.rank), rows)
+        swapped = comm.ialltoallv(np.full(6, comm.rank), [1, 2, 3])
+        assert gathered.result(20).tolist() == [0, 0, 0, 2, 2]
+        assert swapped.result(20).tolist() == [rank for rank in range(3) for _ in range(comm.rank + 1)]
+
+    local_world(3).run(body)
+
+
+def many_in_flight(comm: Communicator, link: Connection | None) -> None:
+    """Hundreds of calls started before any wait, with blocking ones between; also with out and windows."""
+    window = comm.empty(8_000, np.float32)
+    window[:] = 1
+    handles = []
+    for turn in range(200):
+        x = np.full(turn * 40 + 1, comm.rank + turn, np.float64)
+        handles.append(comm.iallreduce(x, out=x, topology=TOPOLOGIES[turn % 6]))
+        if turn % 50 == 7:
+            assert comm.broadcast(np.array([turn + comm.rank]), turn % comm.size)[0] == turn + turn % comm.size
+        if turn % 60 == 11:
+            comm.barrier()
+    shared = comm.iallreduce(window, out=window)
+    for turn, handle in enumerate(handles):
+        total = handle.result(20)
+        assert total.shape == (turn * 40 + 1,)
+        assert (total == comm.size * turn + sum(range(comm.size))).all()
+    assert (shared.result(20) == comm.size).all()
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_many_in_flight(n: int) -> None:
+    local_world(n).run(lambda comm: many_in_flight(comm, None))
+    run(n, many_in_flight)
+
+
+def several_communicators(comm: Communicator, link: Connection | None) -> None:
+    """Ranks start the calls of different communicators in different orders: none may block another."""
+    comms = [comm.dup() for _ in range(4)]
+    part = comm.split(comm.rank % 2)
+    assert part is not None
+    for turn in range(20):
+        order = [(turn + comm.rank + i) % 4 for i in range(4)]
+        handles = {i: comms[i].iallreduce(np.full(2_000, i + turn)) for i in order}
+        mine = part.iallgather(np.array([comm.rank]))
+        assert comm.allreduce(np.array([1]))[0] == comm.size
+        for i in reversed(order):
+            assert (handles[i].result(20) == comm.size * (i + turn)).all()
+        assert mine.result(20).tolist() == list(range(comm.rank % 2, comm.size, 2))
+
+
+def test_several_communicators_in_different_orders() -> None:
+    local_world(4).run(lambda comm: several_communicators(comm, None))
+    run(4, several_communicators)
+
+
+def test_dropped_handles_complete() -> None:
+    """Without a wait, their arrays live until they have completed, and the results arrive."""
+
+    def body(comm: Communicator) -> None:
+        kept = [np.zeros(30_000) for _ in range(20)]
+        for turn, out in enumerate(kept):
+            comm.iallreduce(np.full(30_000, float(turn)), out=out)
+        gc.collect()
+        comm.barrier()  # queued behind them
+        for turn, out in enumerate(kept):
+            assert (out == 3 * turn).all()
+
+    local_world(3).run(body)
+
+
+def test_arrays_are_released_when_the_call_has_completed() -> None:
+    def body(comm: Communicator) -> None:
+        x = np.ones(1000)
+        gone = weakref.ref(x)
+        handle = comm.iallreduce(x)
+        del x
+        handle.wait(20)
+        deadline = time.monotonic() + 5
+        while gone() is not None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert gone() is None, "the finished call holds its input"
+        assert (handle.result() == 2).all()
+
+    local_world(2).run(body)
+
+
+def test_the_result_arrives_without_a_wait() -> None:
+    """test() becomes true without a wait: the progress thread does not need the caller."""
+
+    def body(comm: Communicator) -> None:
+        handle = comm.iallreduce(np.ones(200_000))
+        deadline = time.monotonic() + 20
+        while not handle.test():
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        assert (handle.result(0) == 3).all()
+
+    local_world(3).run(body)
+
+
+def recording(threads: set[int]) -> tuple[Op, Any]:
+    """A sum that records the threads on which it runs, and what must be kept alive with it."""
+
+    @ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_double), ctypes.c_int64)
+    def add(into: Any, x: Any, count: int) -> None:
+        threads.add(threading.get_ident())
+        for i in range(count):
+            into[i] += x[i]
+
+    op = Op(lambda a, b: a + b)
+    address = ctypes.cast(add, ctypes.c_void_p).value
+    op._compiled["float64"] = Compiled(SimpleNamespace(address=address), 1)
+    return op, add
+
+
+def test_a_wait_runs_the_call() -> None:
+    """In the waiting thread, if that comes before the background thread looks; else it runs there."""
+
+    def body(comm: Communicator) -> None:
+        threads: set[int] = set()
+        op, kept = recording(threads)
+        for _ in range(50):
+            assert comm.iallreduce(np.ones(3), op=op).result(20).tolist() == [2, 2, 2]
+        assert threading.get_ident() in threads
+        del kept
+
+    local_world(2).run(body)
+
+
+def test_a_call_goes_on_after_a_wait_that_was_too_short() -> None:
+    """The waiting thread has begun it; another thread completes it, and calls behind it."""
+
+    def body(comm: Communicator) -> None:
+        if comm.rank == 1:
+            gate.wait(20)
+        x = np.full(100_000, 1.0)
+        first, second = comm.iallreduce(x), comm.iallreduce(2 * x)
+        if comm.rank == 0:
+            for handle in (first, second):
+                with pytest.raises(pycollective.TimeoutError):
+                    handle.wait(0.01)
+            gate.set()
+        deadline = time.monotonic() + 20
+        while not second.test() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert second.test() and (second.result() == 4).all() and (first.result() == 2).all()
+        assert comm.allreduce(np.ones(1))[0] == 2
+
+    gate = threading.Event()
+    local_world(2).run(body)
+
+
+def test_threads_wait_for_different_handles() -> None:
+    """The thread that runs a communicator's calls may leave when its own is done: another one continues."""
+
+    def body(comm: Communicator) -> None:
+        for turn in range(50):
+            handles = [comm.iallreduce(np.full(2_000, turn + i)) for i in range(3)]
+            found: dict[int, float] = {}
+
+            def wait(i: int, handles: list[Any] = handles, found: dict[int, float] = found) -> None:
+                found[i] = handles[i].result(20)[0]
+
+            threads = [threading.Thread(target=wait, args=(i,)) for i in (2, 0, 1)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert found == {i: 2 * (turn + i) for i in range(3)}
+
+    local_world(2).run(body)
+
+
+def idle(comm: Communicator, link: Connection | None) -> None:
+    """Threads that have been used and are not needed any more use less than 20 ms of a second."""
+    from pycollective.engine import Engine, Item
+
+    engine = Engine(comm)
+    for turn in range(20):
+        comm.iallreduce(np.ones(3)).wait()
+        engine.submit([Item("allreduce", f"{turn}", np.ones(3))])[0].wait()
+    time.sleep(1.3)
+    before = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - before < 0.01
+    assert comm.iallreduce(np.ones(3)).result(20)[0] == comm.size  # they wake up again
+    assert engine.submit([Item("allreduce", "last", np.ones(3))])[0].wait(20)[0] == comm.size
+    handle, work = comm.iallreduce(np.ones(3)), engine.submit([Item("allreduce", "unawaited", np.ones(3))])[0]
+    deadline = time.monotonic() + 20
+    while not (handle.test() and work.done()):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    engine.close()
+
+
+def test_idle_threads_rest() -> None:
+    run(2, idle)
+
+
+def test_several_threads_may_wait_for_one_handle() -> None:
+    def body(comm: Communicator) -> None:
+        if comm.rank == 0:
+            time.sleep(0.1)
+        handle = comm.iallreduce(np.ones(10))
+        found: list[Any] = []
+        threads = [threading.Thread(target=lambda: found.append(handle.result(20)[0])) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [2.0] * 4
+
+    local_world(2).run(body)
+
+
+def test_the_error_of_a_call_comes_from_its_handle_every_time() -> None:
+    def body(comm: Communicator) -> None:
+        if comm.rank == 1:
+            raise OSError("gone")
+        handle = comm.iallreduce(np.ones(10))
+        behind = comm.iallreduce(np.ones(10))
+        for waiting in (handle.wait, handle.result, handle.wait, behind.wait):
+            with pytest.raises(PeerLostError):
+                waiting()
+        assert handle.test()
+        with pytest.raises(PeerLostError):
+            comm.iallreduce(np.ones(3))
+
+    with pytest.raises(OSError, match="gone"):
+        local_world(2).run(body)
+
+
+def test_a_blocking_call_keeps_its_order() -> None:
+    """Started after a nonblocking call, it runs after it, on ranks that wait and ranks that do not."""
+
+    def body(comm: Communicator) -> None:
+        for turn in range(100):
+            x = np.full(50, turn)
+            handle = comm.iallreduce(x)
+            if (turn + comm.rank) % 3 == 0:
+                handle.wait(20)
+            assert comm.allreduce(np.full(3, -turn), op="min")[0] == -turn
+            assert handle.result(20)[0] == 3 * turn
+
+    local_world(3).run(body)

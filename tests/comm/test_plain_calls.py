@@ -1,0 +1,511 @@
+"""Plain calls enter the core without Python: NumPy arrays, torch tensors and others with DLPack's C exchange API.
+
+What C code cannot read is left to the general path, which any `stream=` selects: both give the same result or error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from calls import MOVING, REDUCING, call
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import DTYPES, contributions
+
+from comm.arguments.test_torch import bits, tensor
+from pycollective import Communicator, MismatchError, local_world
+from pycollective.comm import request
+
+torch: Any = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+COLLECTIVES = (*REDUCING, *MOVING, "scan")
+LIKE_INPUT = ("allreduce", "broadcast", "scan")
+"""Those whose output has the shape of x."""
+
+
+GENERAL: dict[str, Any] = {"stream": None}
+
+
+def parameter(values: Any) -> Any:
+    return torch.nn.Parameter(tensor(values), requires_grad=False)
+
+
+def every_call(comm: Communicator, make: Callable[[Any], Any]) -> list[Any]:
+    """The results of every method, blocking and nonblocking, on arrays from `make`."""
+    n, me = comm.size, comm.rank
+    x = make(np.arange(2 * n, dtype=np.float32) + me)
+    results = [comm.barrier(), comm.ibarrier().result(20), comm.barrier(timeout=20, name="all")]
+    for name in COLLECTIVES:
+        outs = (None, x) if name in LIKE_INPUT else (None,)
+        results += [call(comm, name, x, 1, out) for out in outs]
+        results += [call(comm, f"i{name}", x, 1, out).result(20) for out in outs]
+    options = {"prescale": 0.5, "postscale": 3.0, "timeout": 20, "topology": "ring", "name": "all", "op": "max"}
+    results += [comm.allreduce(x, **options), comm.iscan(x, op="prod", name="other").result(20)]
+    results += [comm.allgatherv(x), comm.allgatherv(x, [2 * n] * n), comm.iallgatherv(x, [2 * n] * n).result(20)]
+    results += [comm.alltoallv(x, [2] * n), comm.alltoallv(x, [2] * n, (2,) * n), comm.ialltoallv(x, [2] * n).result(9)]
+    peer = (me + 1) % n
+    for _ in range(2):
+        sent = comm.isend(x, peer)
+        results += [comm.recv(make(np.zeros(2 * n, np.float32)), (me - 1) % n), sent.result(20)]
+        got = comm.irecv(make(np.zeros(2 * n, np.float32)), source=(me - 1) % n)
+        comm.send(x, dest=peer)
+        results.append(got.result(20))
+    return [result if result is None else bits(result) for result in results]
+
+
+def counted(function: Any, calls: list[int]) -> Any:
+    def count(*arguments: Any) -> Any:
+        calls[0] += 1
+        return function(*arguments)
+
+    return count
+
+
+@pytest.mark.parametrize("make", [np.array, tensor, parameter], ids=["numpy", "torch", "parameter"])
+def test_no_python_runs(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = local_world(2).run(lambda comm: every_call(comm, lambda values: np.array(values)))
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("Python parses a plain call")
+
+    for name in ("elementwise", "broadcast", "reduce", "blocks", "allgatherv", "alltoallv", "barrier"):
+        monkeypatch.setattr(request, name, refuse)
+    messages = [0]
+    for name in ("send", "recv"):  # the first message makes the channel
+        monkeypatch.setattr(request, name, counted(getattr(request, name), messages))
+    monkeypatch.setattr(torch.Tensor, "__dlpack__", refuse)
+    assert local_world(2).run(lambda comm: every_call(comm, make)) == usual
+    assert messages[0] == 4
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    dtype=st.sampled_from(DTYPES),
+    shape=st.lists(st.integers(0, 5), max_size=3).map(tuple) | st.just((3000,)),
+    name=st.sampled_from((*COLLECTIVES, "exscan")),
+    op=st.sampled_from(["sum", "max", "prod"]),
+    given_out=st.booleans(),
+    offset=st.integers(0, 3),
+)
+def test_a_tensor_gives_the_bits_of_an_array(
+    dtype: str, shape: tuple[int, ...], name: str, op: str, given_out: bool, offset: int
+) -> None:
+    size = int(np.prod(shape, dtype=int))
+    xs = contributions(dtype, op, 2, size + offset)[:, offset:].reshape(2, *shape)
+    options = {"op": op} if name in (*REDUCING, "scan", "exscan") else {}
+
+    def body(comm: Communicator) -> None:
+        mine = xs[comm.rank].copy()
+        whole = tensor(np.concatenate([np.zeros(offset, mine.dtype), mine.reshape(-1)]))
+        x = whole[offset:].reshape(shape)  # a view behind the start of its storage
+        before = bits(x)
+        right = call(comm, name, mine, 1, **options)
+        out = torch.zeros(right.shape, dtype=x.dtype) if given_out and right is not None else None
+        got = call(comm, name, x, 1, out, **options)
+        general = call(comm, name, x, 1, stream=None, **options)
+        later = call(comm, f"i{name}", x, 1, **options).result(20)
+        for found in (got, general, later):
+            assert (found is None) == (right is None)
+            if right is not None:
+                assert bits(found) == right.tobytes()
+                assert (found.shape, found.dtype, type(found)) == (right.shape, x.dtype, torch.Tensor)
+                assert found.stride() == torch.empty(right.shape).stride() and not found.requires_grad
+        assert out is None or got is out
+        assert bits(x) == before
+
+    local_world(2).run(body)
+
+
+class Renamed(torch.Tensor):  # type: ignore[misc]
+    pass
+
+
+class Doubled(torch.Tensor):  # type: ignore[misc]
+    """Its operations have another meaning."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), options: Any = None) -> Any:
+        if function is torch.Tensor.__dlpack__:
+            raise BufferError("not for others")
+        return super().__torch_function__(function, types, args, options or {})
+
+
+def fake() -> Any:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        return torch.zeros(3)
+
+
+def inference() -> Any:
+    with torch.inference_mode():
+        return torch.ones(3)
+
+
+ODD: dict[str, Callable[[], Any]] = {
+    "requires grad": lambda: torch.ones(3, requires_grad=True),
+    "of a graph": lambda: torch.ones(3, requires_grad=True) * 2,
+    "negative bit": lambda: torch.imag(torch.conj(torch.tensor([1 + 2j, 3 - 1j, 2j]))),
+    "negative view of integers": lambda: torch._neg_view(torch.tensor([1, 2, 3])),
+    "negative bit of one": lambda: torch.imag(torch.conj(torch.tensor([1 + 2j]))),
+    "conjugate": lambda: torch.conj(torch.tensor([1 + 2j])),
+    "subclass": lambda: torch.ones(3).as_subclass(Renamed),
+    "overriding subclass": lambda: torch.ones(3).as_subclass(Doubled),
+    "parameter": lambda: torch.nn.Parameter(torch.ones(3)),
+    "meta": lambda: torch.zeros(3, device="meta"),
+    "fake": fake,
+    "sparse": lambda: torch.sparse_coo_tensor(torch.tensor([[0]]), torch.tensor([1.0]), (3,)),
+    "inference": inference,
+    "empty": lambda: torch.empty(0, 3),
+    "0-d": lambda: torch.tensor(2.5),
+    "not contiguous": lambda: torch.arange(6.0)[::2],
+    "expanded": lambda: torch.ones(1).expand(3),
+    "transposed": lambda: torch.arange(6.0).reshape(2, 3).T,
+    "strange strides": lambda: torch.as_strided(torch.arange(6.0), (1, 3), (7, 1)),
+    "complex": lambda: torch.ones(3, dtype=torch.complex64),
+    "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 1.0, 0, torch.qint8),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(1)]),
+    "mkldnn": lambda: torch.ones(3).to_mkldnn(),
+    "zeros without memory": lambda: torch._efficientzerotensor(3),
+    "copied on write": lambda: torch._lazy_clone(torch.ones(3)),
+    "functional": lambda: torch._to_functional_tensor(torch.ones(3)),
+    "a list": lambda: [1.0, 2.0],
+    "nothing": lambda: None,
+}
+
+
+def outcome(attempt: Callable[[], Any]) -> Any:
+    try:
+        found = attempt()
+    except Exception as error:
+        return type(error), str(error)
+    if isinstance(found, torch.Tensor):
+        return type(found), tuple(found.shape), found.stride(), found.dtype, bits(found.resolve_conj())
+    return None if found is None else (type(found), found.shape, found.tobytes())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("what", ODD)
+def test_odd_arrays_are_taken_or_refused_as_by_the_general_path(what: str) -> None:
+    def body(comm: Communicator) -> None:
+        for name in ("allreduce", "broadcast", "scan", "reduce_scatter", "allgather", "alltoall"):
+            for nonblocking in ("", "i"):
+
+                def attempt(x: Any, out: Any, **options: Any) -> Any:
+                    made = getattr(comm, nonblocking + name)(x, out=out, **options)  # noqa: B023
+                    return made.result(20) if nonblocking else made  # noqa: B023
+
+                fast, general = (outcome(lambda o=o: attempt(ODD[what](), None, **o)) for o in ({}, GENERAL))
+                assert fast == general, (name, nonblocking)
+                for same in (False, True) if name in LIKE_INPUT else ():
+                    out = ODD[what]()
+                    x = out if same else torch.ones(3)
+                    fast, general = (outcome(lambda o=o, x=x, out=out: attempt(x, out, **o)) for o in ({}, GENERAL))
+                    if same and isinstance(fast[0], type) and issubclass(fast[0], torch.Tensor):
+                        continue  # the second call read what the first wrote
+                    assert fast == general, (name, nonblocking, same)
+        if what in ("negative bit", "parameter", "requires grad"):
+            peer = 1 - comm.rank
+            results = []
+            for options in ({}, {"timeout": np.float64(20)}):
+                sent = outcome(lambda o=options: comm.isend(ODD[what](), peer, **o).wait(20))
+                if sent is None:
+                    results.append(bits(comm.recv(torch.zeros(3, dtype=ODD[what]().dtype), peer)))
+                results.append(sent)
+                with pytest.raises((ValueError, BufferError)):
+                    comm.recv(ODD[what](), peer)
+            assert results[: len(results) // 2] == results[len(results) // 2 :]
+        comm.barrier()
+
+    local_world(2).run(body)
+
+
+def test_a_tensor_of_a_batch_has_no_memory_of_its_own() -> None:
+    def body(comm: Communicator) -> None:
+        for options in ({}, GENERAL):
+            with pytest.raises((RuntimeError, BufferError)):
+                torch.vmap(lambda x: comm.allreduce(x, **options))(torch.ones(2, 3))  # noqa: B023
+
+    local_world(1).run(body)
+
+
+def test_torch_modes() -> None:
+    """Where torch makes other tensors than usual, the result is that of the general path."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    def body(comm: Communicator) -> None:
+        with torch.inference_mode():
+            assert comm.allreduce(torch.ones(3)).is_inference()
+        x = torch.ones(3)
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            fast, general = outcome(lambda: comm.allreduce(x)), outcome(lambda: comm.allreduce(x, **GENERAL))
+        assert fast == general
+        assert fast[0] is TypeError
+        with torch.device("meta"):
+            assert comm.allgather(x).tolist() == comm.allgather(x, **GENERAL).tolist() == [1.0] * 6
+
+    local_world(1).run(lambda comm: None)
+    local_world(2).run(body)
+
+
+def test_wrong_outputs_are_refused_alike() -> None:
+    def body(comm: Communicator) -> None:
+        x = torch.ones(4)
+        read_only = np.ones(4, np.float32)
+        read_only.flags.writeable = False
+        for out in (torch.ones(5), torch.ones(4, dtype=torch.float64), read_only, x[1:], [0.0] * 4, np.ones(4, ">f4")):
+            for name in ("allreduce", "broadcast", "alltoall"):
+                fast = outcome(lambda: getattr(comm, name)(x, out=out))  # noqa: B023
+                assert fast == outcome(lambda: getattr(comm, name)(x, out=out, **GENERAL))  # noqa: B023
+                assert issubclass(fast[0], (ValueError, TypeError)), out
+        with pytest.raises(ValueError, match="in place"):
+            comm.alltoall(x, out=x)
+        for counts in ([1], [4, -1], [3, 3], [4.0, 4], [1 << 63, 4], "44", [1 << 62, 1 << 62], 5):
+            with pytest.raises((ValueError, TypeError)):
+                comm.allgatherv(x, counts)
+            with pytest.raises((ValueError, TypeError)):
+                comm.alltoallv(x, counts)
+        for counts in ([2], [2, -2], [2.0, 2], [1 << 63, 0], "22"):
+            with pytest.raises((ValueError, TypeError)):
+                comm.alltoallv(x, [2, 2], counts)
+        for named in ({"counts": [4, 4]}, {"counts": None}):
+            assert comm.allgatherv(x, out=np.empty(8, np.float32), **named).sum() == 8
+            with pytest.raises(TypeError):
+                comm.allgatherv(x, [4, 4], **named)
+        with pytest.raises(MismatchError, match=r"rank 0 sends 2 rows to rank 1, which expects 3"):
+            comm.alltoallv(x, [2, 2], recv_counts=[3, 2] if comm.rank else None)
+        assert comm.alltoallv(x, recv_counts=[2, 2], send_counts=[2, 2]).tolist() == [1.0] * 4
+
+    local_world(2).run(body)
+
+
+def references(*objects: Any) -> list[int]:
+    return [sys.getrefcount(found) for found in objects]
+
+
+def test_references_are_returned() -> None:
+    def body(comm: Communicator) -> None:
+        x, out, array = torch.ones(6), torch.ones(6), np.ones(6, np.float32)
+        attempts: list[Callable[[], Any]] = [
+            lambda: comm.allreduce(x, out=out),
+            lambda: comm.allreduce(x),
+            lambda: comm.allgather(x),
+            lambda: comm.reduce_scatter(x),
+            lambda: comm.iallreduce(x, out=out).wait(20),
+            lambda: comm.iallgather(x).result(20),
+            lambda: comm.allgatherv(x, [6, 6]),
+            lambda: comm.alltoallv(x, [3, 3]),
+            lambda: comm.ibarrier().wait(20),
+            lambda: comm.allreduce(x, out=array),
+            lambda: comm.iallreduce(array, out=out).wait(20),
+            lambda: outcome(lambda: comm.allreduce(x, out=array[1:])),
+            lambda: outcome(lambda: comm.iallreduce(x, out=array[1:])),
+        ]
+        for attempt in attempts:
+            attempt()
+            comm.barrier()
+            gc.collect()
+            before = references(x, out, array, None, torch.Tensor)
+            for _ in range(20):
+                attempt()
+            comm.barrier()  # behind the last nonblocking call
+            deadline = time.monotonic() + 5
+            while references(x, out, array) != before[:3] and time.monotonic() < deadline:
+                time.sleep(0.001)  # the progress thread releases arrays
+            assert references(x, out, array) == before[:3]
+
+    local_world(2).run(body)
+
+
+@pytest.mark.parametrize("nonblocking", [False, True])
+def test_memory_that_a_tensor_gives_up_stays_until_the_call_has_completed(nonblocking: bool) -> None:
+    def body(comm: Communicator) -> None:
+        if comm.rank:
+            exchanged.wait(20)
+            comm.allreduce(torch.ones(5000, dtype=torch.float64), timeout=20)
+            return
+        memory = np.ones(5000)
+        gone = weakref.ref(memory)
+        x = torch.from_numpy(memory)
+        del memory
+        results: list[Any] = []
+        if nonblocking:
+            handle = comm.iallreduce(x)
+        else:
+            blocked = threading.Thread(target=lambda: results.append(comm.allreduce(x, timeout=20)))
+            blocked.start()
+            time.sleep(0.1)
+        x.set_(torch.zeros(1, dtype=torch.float64))
+        gc.collect()
+        assert gone() is not None, "the call reads freed memory"
+        exchanged.set()
+        if nonblocking:
+            results.append(handle.result(20))
+        else:
+            blocked.join()
+        assert (results[0] == 2).all()
+        deadline = time.monotonic() + 5
+        while gone() is not None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert gone() is None, "the finished call holds its memory"
+
+    exchanged = threading.Event()
+    local_world(2).run(body)
+
+
+# -- other libraries with the exchange API -------------------------------------------------------------------------
+
+
+class DLTensor(ctypes.Structure):
+    """Of dlpack.h."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p), ("device", ctypes.c_int32), ("number", ctypes.c_int32), ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("offset", ctypes.c_uint64),
+    )  # fmt: skip
+
+
+EXPORT = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
+DESCRIBE = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DLTensor))
+
+
+class ExchangeApi(ctypes.Structure):
+    """DLPackExchangeAPI of dlpack.h."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("previous", ctypes.c_void_p),
+        ("allocate", ctypes.c_void_p), ("export", EXPORT), ("adopt", ctypes.c_void_p), ("describe", DESCRIBE),
+        ("stream", ctypes.c_void_p),
+    )  # fmt: skip
+
+
+capsule_of = ctypes.pythonapi.PyCapsule_New
+capsule_of.restype, capsule_of.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+
+
+def library(major: int = 1, capsule_name: bytes = b"dlpack_exchange_api", answer: int = 0, **wrong: Any) -> Any:
+    """A class of arrays with the exchange API. `wrong`: fields of their descriptions; `answer`: the API's status."""
+    counts = {"described": 0, "exported": 0}
+
+    def describe(array: Any, into: Any) -> int:
+        counts["described"] += 1
+        memory: Any = array.memory
+        array.shape_memory = (ctypes.c_int64 * max(1, memory.ndim))(*memory.shape)
+        fields = {"data": memory.ctypes.data, "device": 1, "number": 0, "ndim": memory.ndim, "code": 2, "bits": 32,
+                  "lanes": 1, "shape": array.shape_memory, "strides": None, "offset": 0}  # fmt: skip
+        for name, value in (fields | wrong).items():
+            setattr(into[0], name, value)
+        return answer
+
+    class Foreign:
+        functions = DESCRIBE(describe), EXPORT(lambda *_: -1)
+        api = ExchangeApi(major, 0, None, None, functions[1], None, functions[0], None)
+        __dlpack_c_exchange_api__ = capsule_of(ctypes.addressof(api), capsule_name, None)
+
+        def __init__(self, memory: Any) -> None:
+            self.memory = memory
+
+        def __dlpack__(self, **options: Any) -> Any:
+            counts["exported"] += 1
+            return self.memory.__dlpack__(**options)
+
+    Foreign.counts = counts  # type: ignore[attr-defined]
+    Foreign.capsule_name = capsule_name  # type: ignore[attr-defined]
+    return Foreign
+
+
+BROKEN: dict[str, dict[str, Any]] = {
+    "an error": {"answer": -1},
+    "another version": {"major": 2},
+    "another capsule": {"capsule_name": b"something"},
+    "a GPU": {"device": 2},
+    "no memory": {"data": None},
+    "unknown elements": {"code": 77},
+    "vectors": {"lanes": 4},
+    "no shape": {"shape": None},
+    "many dimensions": {"ndim": -1},
+    "negative extents": {"shape": (ctypes.c_int64 * 2)(-1, 3)},
+    "too large": {"shape": (ctypes.c_int64 * 2)(1 << 40, 1 << 40)},
+    "not contiguous": {"strides": (ctypes.c_int64 * 2)(1, 2)},
+    "offset beyond memory": {"offset": 1 << 63},
+}
+
+
+def test_another_library_with_the_exchange_api_is_read_by_c_code() -> None:
+    kind = library()
+
+    def body(comm: Communicator) -> None:
+        memory = np.arange(6, dtype=np.float32).reshape(2, 3) + comm.rank
+        x, out = kind(memory), np.zeros((2, 3), np.float32)
+        assert comm.allreduce(x, out=out) is out
+        assert out.tolist() == [[1, 3, 5], [7, 9, 11]]
+        assert comm.allgather(x, out=np.zeros((4, 3), np.float32))[3].tolist() == [4, 5, 6]
+        assert comm.iallreduce(x, out=torch.zeros(2, 3)).result(20).tolist() == out.tolist()
+
+    local_world(2).run(body)
+    assert kind.counts["described"] and not kind.counts["exported"]
+
+
+def test_its_outputs_and_results_are_those_of_the_general_path() -> None:
+    """The API does not report whether an array is read-only."""
+    kind = library()
+
+    def body(comm: Communicator) -> None:
+        memory = np.ones((2, 3), np.float32)
+        assert (comm.allreduce(kind(memory)) == 2).all()
+        out = kind(np.zeros((2, 3), np.float32))
+        assert comm.allreduce(memory, out=out) is out
+        assert (out.memory == 2).all()
+        assert comm.allreduce(out, out=out) is out
+        assert (out.memory == 4).all()
+        out.memory.flags.writeable = False
+        for x in (memory, out):
+            with pytest.raises(ValueError, match="read-only"):
+                comm.allreduce(x, out=out)
+
+    local_world(2).run(body)
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_library_that_describes_wrongly_is_read_through_dlpack(what: str) -> None:
+    kind = library(**BROKEN[what])
+
+    def body(comm: Communicator) -> None:
+        x, out = np.arange(6, dtype=np.float32).reshape(2, 3), np.zeros((2, 3), np.float32)
+        for attempt in (
+            lambda: comm.allreduce(kind(x), out=out),
+            lambda: comm.alltoall(kind(x), out=out),
+            lambda: comm.iallgather(kind(x), out=out).result(20),
+        ):
+            kind.counts["exported"] = 0
+            out[:] = -1
+            assert attempt().tolist() == x.tolist()
+            assert kind.counts["exported"]
+
+    local_world(1).run(body)
+
+
+def test_a_subclass_may_override_dlpack() -> None:
+    """Its own `__dlpack__` counts, not the API that it inherits."""
+
+    class Tripled(library()):  # type: ignore[misc]
+        def __dlpack__(self, **options: Any) -> Any:
+            return (3 * self.memory).__dlpack__(**options)
+
+    def body(comm: Communicator) -> None:
+        x = np.ones((2, 3), np.float32)
+        assert (comm.allreduce(Tripled(x), out=np.zeros_like(x)) == 6).all()
+
+    local_world(2).run(body)

@@ -1,0 +1,165 @@
+"""send and recv: eager and large, in any order, both ways at once, among many ranks."""
+
+from __future__ import annotations
+
+import random
+import time
+from multiprocessing.connection import Connection
+
+import numpy as np
+import pytest
+from processes import run
+from reference import DTYPES, Array, contributions
+
+from pycollective import Communicator, TimeoutError, local_world
+
+SIZES = (0, 1, 100, 4095, 4096, 4097, 8192, 50_000)
+"""float64: around one and two tiles of 32 KiB, up to which the sender does not wait."""
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_type(dtype: str) -> None:
+    xs = contributions(dtype, "max", 2, 70_001)
+
+    def body(comm: Communicator) -> None:
+        for count in (0, 1, 70_001):
+            if comm.rank == 0:
+                comm.send(xs[0, :count], 1)
+            else:
+                out = np.empty(count, xs.dtype)
+                assert comm.recv(out, 0) is out
+                assert out.tobytes() == xs[0, :count].tobytes()
+
+    local_world(2).run(body)
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_messages_arrive_in_order(count: int) -> None:
+    def body(comm: Communicator) -> None:
+        for turn in range(12):
+            if comm.rank == 0:
+                comm.send(np.full(count, float(turn)), 1)
+            else:
+                if turn % 5 == 0:
+                    time.sleep(0.002)
+                assert (comm.recv(np.empty(count), 0) == turn).all()
+
+    local_world(2).run(body)
+
+
+def test_small_messages_do_not_wait_for_the_receiver() -> None:
+    """Both send first, then receive; two such messages at a time."""
+
+    def body(comm: Communicator) -> None:
+        other = 1 - comm.rank
+        for turn in range(20):
+            for part in range(2):
+                comm.send(np.full(4096, 10.0 * turn + part), other, timeout=5)
+            for part in range(2):
+                assert comm.recv(np.empty(4096), other)[0] == 10 * turn + part
+
+    local_world(2).run(body)
+
+
+def test_a_large_message_waits() -> None:
+    def body(comm: Communicator) -> None:
+        if comm.rank == 0:
+            started = time.monotonic()
+            comm.send(np.ones(100_000), 1)
+            assert time.monotonic() - started > 0.2
+        else:
+            time.sleep(0.25)
+            comm.recv(np.empty(100_000), 0)
+
+    local_world(2).run(body)
+
+
+def exchange_with_all(comm: Communicator, link: Connection | None) -> None:
+    """Every rank posts messages to and from every other, in a different order, mixed with collectives."""
+    choice = random.Random(comm.rank)
+    peers = [rank for rank in range(comm.size) if rank != comm.rank]
+    for turn in range(6):
+        counts = {(a, b): SIZES[(a + 3 * b + turn) % len(SIZES)] for a in range(comm.size) for b in range(comm.size)}
+        posts = [(peer, way) for peer in peers for way in ("send", "recv")]
+        choice.shuffle(posts)
+        handles, boxes = [], {}
+        for peer, way in posts:
+            if way == "send":
+                x = np.full(counts[comm.rank, peer], 100.0 * comm.rank + peer + turn)
+                handles.append(comm.isend(x, peer))
+            else:
+                boxes[peer] = np.full(counts[peer, comm.rank], -1.0)
+                handles.append(comm.irecv(boxes[peer], peer))
+            if choice.random() < 0.2:
+                time.sleep(0.001)
+        assert comm.allreduce(np.ones(1000))[0] == comm.size
+        choice.shuffle(handles)
+        for handle in handles:
+            handle.wait(20)
+        for peer, box in boxes.items():
+            assert (box == 100.0 * peer + comm.rank + turn).all()
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_all_ranks_with_all_ranks(n: int) -> None:
+    local_world(n).run(lambda comm: exchange_with_all(comm, None))
+    run(n, exchange_with_all)
+
+
+def round_the_ring(comm: Communicator, link: Connection | None) -> int:
+    token = np.zeros(1, np.int64)
+    for _ in range(50):
+        if comm.rank > 0:
+            comm.recv(token, comm.rank - 1)
+        token += comm.rank
+        comm.send(token, (comm.rank + 1) % comm.size)
+        if comm.rank == 0:
+            comm.recv(token, comm.size - 1)
+    return int(token[0])
+
+
+def test_a_token_goes_round() -> None:
+    assert local_world(4).run(lambda comm: round_the_ring(comm, None))[0] == 50 * 6
+    assert run(4, round_the_ring)[0] == 50 * 6
+
+
+def test_windows_and_views_and_mixed_blocking() -> None:
+    def body(comm: Communicator) -> None:
+        window = comm.empty(60_000)
+        if comm.rank == 0:
+            window[:] = np.arange(60_000)
+            first = comm.isend(window[7:50_007], 1)
+            comm.send(window[:3], 1)  # queued behind
+            first.wait(20)
+        else:
+            time.sleep(0.01)
+            assert comm.recv(window[100:50_100], 0)[49_999] == 50_006
+            assert comm.recv(np.empty(3), 0).tolist() == [0, 1, 2]
+
+    local_world(2).run(body)
+
+
+def test_recv_without_a_sender_times_out() -> None:
+    def body(comm: Communicator) -> None:
+        if comm.rank == 0:
+            with pytest.raises(TimeoutError, match=r"send\(count=3.*not entered within 0.2 s by rank 1"):
+                comm.recv(np.empty(3), 1, timeout=0.2)
+        else:
+            time.sleep(0.4)
+
+    local_world(2).run(body)
+
+
+def test_strided_and_other_inputs() -> None:
+    def body(comm: Communicator) -> Array | None:
+        if comm.rank == 0:
+            comm.send(np.arange(10.0)[::2], 1)
+            comm.send([1, 2, 3], 1)
+            comm.send(4.5, 1)
+            return None
+        assert comm.recv(np.empty(5), 0).tolist() == [0, 2, 4, 6, 8]
+        assert comm.recv(np.empty(3, np.int64), 0).tolist() == [1, 2, 3]
+        assert comm.recv(np.empty(()), 0) == 4.5
+        return None
+
+    local_world(2).run(body)

@@ -1,0 +1,151 @@
+"""join(): ranks with less work than others contribute zeros until all have joined."""
+
+from __future__ import annotations
+
+import threading
+import time
+from multiprocessing.connection import Connection
+
+import numpy as np
+import pytest
+from processes import Job, run
+
+from engine.operations import SECONDS, on_engines
+from pycollective import Communicator, CommunicatorError, PeerLostError
+from pycollective.engine import Engine, Item
+
+
+def uneven(engine: Engine, batches: int) -> int:
+    """The batches of this rank, each of two tensors; ranks with a larger number have more."""
+    for batch in range(batches):
+        items = [Item("allreduce", f"{name}", np.full(count, 2.0)) for name, count in (("a", 5), ("b", 300))]
+        ranks = engine.size - batch  # rank r has r + 1 batches
+        for work in engine.submit(items if batch % 2 else items[::-1]):
+            assert set(work.wait(SECONDS).tolist()) == {2.0 * ranks}
+    return engine.join()
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_uneven_work(n: int) -> None:
+    """The last to join has the most work; all ranks learn which it was."""
+    assert on_engines(n, lambda engine: uneven(engine, engine.rank + 1)) == [n - 1] * n
+
+
+def test_several_rounds() -> None:
+    """After a join all ranks take part again."""
+
+    def body(engine: Engine) -> None:
+        for _ in range(5):
+            assert uneven(engine, engine.rank + 1) == engine.size - 1
+            got = engine.submit([Item("allreduce", "all", np.ones(3))])[0].wait(SECONDS)
+            assert got.tolist() == [engine.size] * 3
+
+    on_engines(3, body)
+
+
+def test_the_first_rank_is_the_last_to_join() -> None:
+    done = threading.Event()
+
+    def body(engine: Engine) -> int:
+        if engine.rank:
+            last = engine.join()
+            assert done.is_set()
+            return last
+        for i in range(50):
+            assert engine.submit([Item("allreduce", f"{i}", np.full(7, 3))])[0].wait(SECONDS).tolist() == [3] * 7
+        done.set()
+        return engine.join()
+
+    assert on_engines(3, body) == [0, 0, 0]
+
+
+def test_an_average_is_over_all_ranks() -> None:
+    """As in Horovod: a joined rank counts as zero, and the divisor stays the number of ranks."""
+
+    def body(engine: Engine) -> None:
+        if engine.rank != 1:
+            x = np.full(6, 4.0)
+            assert engine.submit([Item("allreduce", "mean", x, op="avg")])[0].wait(SECONDS).tolist() == [3.0] * 6
+            assert x.tolist() == [4.0] * 6
+        engine.join()
+
+    on_engines(4, body)
+
+
+def test_with_what_was_in_flight_before() -> None:
+    """A rank that joins must still complete what it has submitted."""
+
+    def body(engine: Engine) -> None:
+        mine = engine.submit([Item("allreduce", "early", np.full(4, engine.rank + 1))])[0]
+        if engine.rank == 0:
+            engine.join()
+            assert mine.done()
+        else:
+            late = engine.submit([Item("allreduce", "late", np.full(4, engine.rank + 1))])[0]
+            assert late.wait(SECONDS).tolist() == [5] * 4
+        assert mine.wait(SECONDS).tolist() == [6] * 4
+        if engine.rank:
+            engine.join()
+
+    on_engines(3, body)
+
+
+def test_the_last_rank_in_a_moment() -> None:
+    """No rank has any work: all get the same rank."""
+
+    def body(engine: Engine) -> list[int]:
+        return [engine.join() for _ in range(20)]
+
+    first, *others = on_engines(4, body)
+    assert all(0 <= rank < 4 for rank in first)
+    assert others == [first] * 3
+
+
+def in_processes(comm: Communicator, link: object) -> int:
+    engine = Engine(comm)
+    last = uneven(engine, engine.rank + 1)
+    engine.close()
+    return last
+
+
+def test_processes() -> None:
+    assert run(3, in_processes) == [2, 2, 2]
+
+
+def does_not_join(comm: Communicator, link: Connection, how: str, pending: bool) -> None:
+    """Rank 1 leaves instead; returns the errors of the others."""
+    engine = Engine(comm)
+    assert engine.run([Item("allreduce", "fine", np.ones(3))])[0].tolist() == [comm.size] * 3
+    link.send("ready")
+    if comm.rank == 1:
+        link.recv()
+        if how == "closes":
+            engine.close()
+            link.recv()
+        return
+    if pending and comm.rank == 2:
+        engine.submit([Item("allreduce", "theirs", np.ones(3))])
+    expected = {"closes": CommunicatorError, "is killed": PeerLostError}  # at its end an engine may be closed or not
+    with pytest.raises(expected.get(how, (CommunicatorError, PeerLostError))) as caught:
+        engine.join()
+    link.send(str(caught.value))
+    engine.close()
+
+
+@pytest.mark.parametrize("pending", [False, True], ids=["alone", "with work of others"])
+@pytest.mark.parametrize("how", ["closes", "ends", "is killed"])
+def test_a_rank_that_leaves_without_joining(how: str, pending: bool) -> None:
+    with Job(3, does_not_join, how, pending) as job:
+        for rank in range(3):
+            assert job.hear(rank) == "ready", job.outcomes()[rank].trace
+        time.sleep(0.1)  # the others are in join()
+        if how == "is killed":
+            job.kill(1)
+        else:
+            job.link[1].send("leave")
+        errors = [job.hear(rank, 10) for rank in (0, 2)]
+        assert all("rank 1 " in text for text in errors), errors
+        if how == "closes":
+            job.link[1].send("end")
+        outcomes = job.outcomes()
+    assert all(outcomes[rank].error is None for rank in (0, 2)), outcomes

@@ -1,0 +1,207 @@
+"""torch.distributed on CUDA tensors, with stand-ins over the emulated runtime; see standin.py."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from c10d import World, all_gather_single, job, reduce_scatter_single, run
+from processes import TESTS, _load
+
+torch: Any = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.emulated, pytest.mark.usefixtures("cuda")]
+
+
+def test_collectives() -> None:
+    run(3, _collectives, gloo=False)
+
+
+def _collectives(world: World) -> None:
+    from gpu.torch import standin
+    from gpu.torch.c10d_calls import compare
+
+    standin.install()
+    compare(world, standin.put, standin.get)
+
+
+# -- streams -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_host_does_not_wait() -> None:
+    run(2, _host_continues, gloo=False)
+
+
+def _host_continues(world: World) -> None:
+    from gpu.torch import standin
+    from pycollective.comm.cuda.runtime import load
+    from pycollective.torch.distributed.cuda import cuda
+
+    made, store = standin.install(), world.ours.get_group_store()
+    x = standin.put(torch.ones(20_000))
+    dist.all_reduce(x)  # sets the group's GPU side up, which waits for all ranks
+    assert standin.get(x)[0] == 2
+    if world.rank:
+        store.wait(["others"])
+    # Rank 0 passes all of this before rank 1 arrives.
+    work = dist.all_reduce(x, async_op=True)
+    made.synchronize(made.current(0))  # the computation's stream continues too, unless a wait is enqueued on it
+    late = work.is_completed() or work.is_success() or work.exception() is not None
+    if world.rank == 0:
+        with pytest.raises(RuntimeError, match="has not completed yet"):
+            work.wait(timedelta(seconds=0.02))
+    work.wait()
+    side = cuda().stream(0)
+    with made.current_is(side):
+        work.wait()  # in the current stream
+    waiting = [cuda().mark(made.current(0)), cuda().mark(side)]
+    dist.all_reduce(x)  # after the other call: the current stream waits for it
+    copied = standin.put(torch.zeros(20_000))
+    much = standin.empty((2, 1 << 23), torch.float32)
+    for _ in range(3):  # the current stream has other work, and reaches the last copy later
+        load().copy(much[0].data_ptr(), much[1].data_ptr(), 1 << 25, 0, 0)
+    load().copy(copied.data_ptr(), x.data_ptr(), 80_000, 0, 0)
+    total = dist.all_reduce(copied, async_op=True)
+    if world.rank == 0:
+        assert not late and not any(event.query() for event in waiting)
+        store.set("others", "go")
+    assert standin.get(x)[0] == 8
+    total.wait()
+    assert standin.get(copied)[0] == 16
+    work.wait(timedelta(seconds=20))
+    assert work.is_completed() and work.is_success() and work.result()[0] is x
+    assert all(event.query() for event in waiting)
+
+
+def test_order_futures_messages_and_barriers() -> None:
+    run(2, _order, gloo=False)
+
+
+def _order(world: World) -> None:
+    from gpu.torch import standin
+    from gpu.torch.standin import get, put
+
+    standin.install()
+    _overlapping_calls(world)
+    x = put(torch.full((30_000,), world.rank + 1.0))
+    future = dist.all_reduce(x, async_op=True).get_future()
+    assert future.then(lambda f: get(f.value()[0])[0] * 2).wait() == 6
+    works = [dist.all_reduce(x, async_op=i % 2 == 0) for i in range(3)]
+    dist.barrier()
+    assert all(work is None or work.is_completed() for work in works) and x[0] == 24  # without get: all has completed
+    # Messages, of a pending call's result, and with gaps.
+    peer = 1 - world.rank
+    dist.all_reduce(x)
+    works = [dist.isend(x, peer), dist.irecv(got := put(torch.zeros(30_000)), peer)]
+    for work in works:
+        work.wait()
+    assert (got == 48).all()
+    sent, got = put(torch.arange(6.0).view(2, 3) + world.rank), put(torch.zeros(3, 2)).t()
+    many = [dist.P2POp(dist.isend, sent, peer), dist.P2POp(dist.irecv, got, peer)]
+    for work in dist.batch_isend_irecv(many):
+        work.wait()
+    assert got.tolist() == (torch.arange(6.0).view(2, 3) + peer).tolist()
+    # Several tensors as one call, and single tensors.
+    several = [put(torch.full((n,), world.rank + 1.0)) for n in (3, 5, 400_000)]
+    with dist._coalescing_manager(group=world.ours, async_ops=True) as manager:
+        for one in several:
+            dist.all_reduce(one)
+    manager.wait()
+    assert [get(one).sum() for one in several] == [9, 15, 1_200_000]
+    whole, part = put(torch.zeros(8)), put(torch.arange(8.0))
+    all_gather_single(whole, part[:4])
+    reduce_scatter_single(part[4:], whole)
+    assert get(part).tolist() == [0, 1, 2, 3] + [0, 2, 4, 6]
+    uneven = put(torch.zeros(3 - world.rank))
+    sizes = [[1, 2], [1, 1]][world.rank], [[1, 1], [2, 1]][world.rank]
+    dist.all_to_all_single(uneven, part[: sum(sizes[1])].contiguous(), sizes[0], sizes[1])
+    assert get(uneven).numel() == sum(sizes[0])
+    _refused(world)
+
+
+def _overlapping_calls(world: World) -> None:
+    """Calls on the same memory, some of them asynchronous, different on each rank, run in program order."""
+    from gpu.torch.standin import get, put
+
+    x, works = put(torch.ones(20_000)), []
+    for i in range(8):
+        later = (i + world.rank) % 2 == 0
+        works.append(dist.all_reduce(x[: 20_000 - i], async_op=later))
+        parts = put(torch.full((4,), float(i)))
+        works.append(dist.all_to_all_single(parts, put(parts), async_op=not later))
+    for work in filter(None, works):
+        work.wait()
+    assert get(x)[0] == 2**8 and get(x)[-1] == 2 and (get(parts) == 7).all()
+    store, x = world.ours.get_group_store(), put(torch.ones(20_000))
+    if world.rank:
+        store.wait(["first"])
+    works = [dist.all_reduce(x, async_op=True)]
+    store.set("first", "made")
+    works.append(dist.all_reduce(x[::2], async_op=True))  # packed, but not before the first has completed
+    for work in works:
+        work.wait()
+    assert get(x)[:2].tolist() == [4, 2]
+
+
+def _refused(world: World) -> None:
+    from gpu.torch.standin import get, put
+
+    here, there = torch.ones(4), put(torch.ones(4))
+    with pytest.raises(ValueError, match="different devices, cpu and cuda:0"):
+        dist.all_gather([there, put(here)], here)
+    with pytest.raises(ValueError, match="different devices"):
+        dist.all_to_all_single(here, there)
+    with pytest.raises(TypeError, match="meta"):
+        dist.all_reduce(torch.ones(4, device="meta"))
+    dist.all_reduce(there)
+    assert get(there)[0] == 2
+
+
+# -- users of the backend --------------------------------------------------------------------------------------------
+
+
+def test_training() -> None:
+    """The same as the CPU tests, which compare with Gloo."""
+    run(2, _training, on_device=True)
+
+
+def _training(world: World) -> None:
+    from c10d_training import compare
+
+    folder = TESTS / "torch" / "distributed"
+    parallel, sharded = (str(folder / f"test_{name}.py") for name in ("data_parallel", "sharded"))
+    for name in ("_data_parallel", "_hooks"):
+        _load(parallel, name)(world)
+    _load(sharded, "_in_parts")(world)
+    compare(world, _load(sharded, "_fsdp2"), _load(sharded, "_fsdp1"))
+
+
+def test_a_lost_rank() -> None:
+    with job(2, _lost, seconds=30) as started:
+        started.hear(0)
+        started.kill(1)
+        found = started.outcomes()[0]
+        assert found.error is None, found.trace
+
+
+def _lost(world: World) -> None:
+    from gpu.torch import standin
+
+    standin.install()
+    x = standin.put(torch.ones(20_000))
+    dist.all_reduce(x)
+    standin.get(x)
+    world.link.send("ready")
+    if world.rank == 1:
+        world.link.recv()  # and is killed
+    work = dist.all_reduce(x, async_op=True)
+    with pytest.raises(RuntimeError, match="rank 1 is gone"):
+        work.wait(timedelta(seconds=20))
+    with pytest.raises(RuntimeError, match="rank 1 is gone"):
+        dist.all_reduce(x)
+    while not work.is_completed():  # the kernel gives up
+        time.sleep(0.01)
+    assert not work.is_success() and "rank 1 is gone" in str(work.exception())

@@ -1,0 +1,256 @@
+"""Ranks as real processes that a test can message, kill and wait for.
+
+Starting Python and loading NumPy takes most of a second on a busy machine. So one server process loads everything
+once and forks each job from itself, and the job forks its ranks; the server never starts a thread or a communicator.
+A rank runs a top-level function of a test file: `body(comm, link, *arguments)`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from multiprocessing.connection import Client, Connection, Listener, wait
+from pathlib import Path
+from typing import IO, Any
+
+TESTS = Path(__file__).resolve().parent
+IMPORTABLE = {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}
+"""Environment in which a child can import the test helpers."""
+_LOADED = ("calls", "ml_dtypes", "numpy", "pycollective.comm.world", "pycollective.comm.host.shrink", "pytest")
+
+
+@dataclass
+class Outcome:
+    """How a rank ended: its result or error, and when (time.monotonic() is the same in all processes)."""
+
+    value: Any = None
+    error: BaseException | None = None
+    trace: str = ""
+    at: float = 0.0
+    exitcode: int | None = None
+
+
+class Job:
+    """n running ranks. `link[r]` connects to rank r; a with statement kills remaining ranks and checks for leaks.
+
+    Args:
+        n: number of ranks.
+        body: a top-level function of a module: body(comm, link, *arguments) on every rank.
+        arguments: passed to it as pickles.
+        env: variables to add.
+        first: a top-level function of a module, called by each rank before it connects to the others.
+        leave: "free" ends normally, like a script; "vanish" ends without freeing anything.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        body: Callable[..., Any],
+        *arguments: Any,
+        env: dict[str, str] | None = None,
+        first: Callable[[], Any] | None = None,
+        leave: str = "free",
+    ) -> None:
+        self.n = n
+        self._listener = Listener(family="AF_UNIX")
+        request = {"n": n, "address": self._listener.address, "env": env or {}, "leave": leave}
+        request |= {"file": body.__code__.co_filename, "name": body.__qualname__}
+        request |= {"first": (first.__code__.co_filename, first.__qualname__) if first else None}
+        _ask_server(request)
+        self._control = self._listener.accept()
+        hello = [self._listener.accept() for _ in range(n)]
+        self.link: dict[int, Connection] = {}
+        self.pid: dict[int, int] = {}
+        for link in hello:
+            rank, pid = link.recv()
+            self.link[rank], self.pid[rank] = link, pid
+        for link in hello:
+            link.send(arguments)
+        self._outcomes: dict[int, Outcome] = {}
+        self._codes: dict[int, int] = {}
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for pid in self.pid.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._collect_codes(10)
+        for link in (*self.link.values(), self._control):
+            link.close()
+        self._listener.close()
+        if failure[0] is None:
+            assert not [pid for pid in self.pid.values() if alive(pid)], "a rank outlives its job"
+            assert not shared_memory(self.pid.values()), "something is left in /dev/shm"
+
+    def kill(self, rank: int, number: int = signal.SIGKILL) -> float:
+        """Send a signal; returns the time.monotonic() just before."""
+        at = time.monotonic()
+        os.kill(self.pid[rank], number)
+        return at
+
+    def hear(self, rank: int, seconds: float = 20) -> Any:
+        """The next message from a rank."""
+        assert self.link[rank].poll(seconds), f"rank {rank} was silent for {seconds} s"
+        return self.link[rank].recv()
+
+    def outcomes(self, seconds: float = 30) -> dict[int, Outcome]:
+        """Waits for all ranks to end; killed ones have neither value nor error."""
+        deadline = time.monotonic() + seconds
+        waiting = {self.link[rank]: rank for rank in range(self.n) if rank not in self._outcomes}
+        while waiting:
+            ready = wait(list(waiting), max(0, deadline - time.monotonic()))
+            assert ready, f"ranks {sorted(waiting.values())} have not ended after {seconds} s"
+            for link in ready:
+                rank = waiting[link]  # type: ignore[index]
+                try:
+                    message = link.recv()  # type: ignore[union-attr,call-arg]
+                except (EOFError, ConnectionResetError):
+                    message = Outcome()
+                if isinstance(message, Outcome):
+                    self._outcomes[rank] = message
+                    del waiting[link]  # type: ignore[arg-type]
+        self._collect_codes(max(1.0, deadline - time.monotonic()))
+        for rank, code in self._codes.items():
+            self._outcomes[rank].exitcode = code
+        return self._outcomes
+
+    def results(self, seconds: float = 30) -> list[Any]:
+        """The results of all ranks; fails with the traceback of the first that raised, crashed or was killed."""
+        outcomes = self.outcomes(seconds)
+        for rank, outcome in sorted(outcomes.items(), key=lambda row: row[1].at):
+            assert outcome.error is None, f"rank {rank} raised\n{outcome.trace}"
+            assert outcome.exitcode == 0, f"rank {rank} ended with code {outcome.exitcode}"
+        return [outcomes[rank].value for rank in range(self.n)]
+
+    def _collect_codes(self, seconds: float) -> None:
+        if not self._codes:
+            assert self._control.poll(seconds), "ranks are still running"
+            self._codes = self._control.recv()
+
+
+def run(n: int, body: Callable[..., Any], *arguments: Any, env: dict[str, str] | None = None) -> list[Any]:
+    """body(comm, link, *arguments) on n processes; their results, in rank order."""
+    with Job(n, body, *arguments, env=env) as job:
+        return job.results()
+
+
+def shared_memory(pids: Iterable[int]) -> set[str]:
+    """The files in /dev/shm created by these processes, by their names."""
+    return {path.name for pid in pids for path in Path("/dev/shm").glob(f"*pycollective*-{pid}-*")}
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+# -- the server and its children -----------------------------------------------------------------------------------
+
+_server: subprocess.Popen[str] | None = None
+
+
+def _ask_server(request: dict[str, Any]) -> None:
+    global _server
+    if _server is None or _server.poll() is not None:
+        command = [sys.executable, "-c", "from processes import serve; serve()"]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("PYCOLLECTIVE_")} | IMPORTABLE
+        _server = subprocess.Popen(
+            command, stdin=subprocess.PIPE, text=True, env=environment, cwd=tempfile.gettempdir()
+        )
+    pipe: IO[str] = _server.stdin  # type: ignore[assignment]
+    pipe.write(json.dumps(request) + "\n")
+    pipe.flush()
+
+
+def serve() -> None:
+    """The server: one job per line of standard input, until it closes with the test run."""
+    for module in _LOADED:
+        __import__(module)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the test run handles Ctrl-C
+    while line := sys.stdin.readline():
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if os.fork() == 0:
+            _job(json.loads(line))
+
+
+def _job(request: dict[str, Any]) -> None:
+    os.setsid()
+    control = Client(request["address"])
+    ranks = {}
+    for rank in range(request["n"]):
+        pid = os.fork()
+        if pid == 0:
+            control.close()
+            _rank(rank, request)
+        ranks[pid] = rank
+    codes: dict[int, int] = {}
+    while len(codes) < len(ranks):
+        pid, status = os.wait()
+        codes[ranks[pid]] = os.waitstatus_to_exitcode(status)
+    with contextlib.suppress(OSError):
+        control.send(codes)
+    os._exit(0)
+
+
+def _rank(rank: int, request: dict[str, Any]) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.update({"PYCOLLECTIVE_TIMEOUT": "20"} | request["env"])
+    link = Client(request["address"])
+    link.send((rank, os.getpid()))
+    outcome, code = Outcome(), 1
+    try:
+        import pycollective
+        from pycollective.comm.bootstrap.one_host import SocketBootstrap
+
+        arguments = link.recv()
+        body = _load(request["file"], request["name"])
+        if request["first"]:
+            _load(*request["first"])()
+        comm = pycollective.init(SocketBootstrap(str(request["address"]), rank, request["n"], kind="test", timeout=20))
+        outcome.value = body(comm, link, *arguments)
+        code = 0
+    except BaseException as error:
+        outcome.error, outcome.trace = error, traceback.format_exc()
+    outcome.at = time.monotonic()
+    try:
+        pickle.dumps(outcome)
+    except Exception as error:  # such as pytest's "did not raise"
+        outcome.value, outcome.error = None, RuntimeError(f"cannot be sent: {error}")
+        outcome.trace = f"{outcome.trace}\n{error}"
+    with contextlib.suppress(OSError):
+        link.send(outcome)
+    if request["leave"] == "free":
+        import atexit
+
+        atexit._run_exitfuncs()
+    os._exit(code)
+
+
+def _load(file: str, name: str) -> Callable[..., Any]:
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location(f"ranks.{Path(file).stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    found: Callable[..., Any] = getattr(module, name)
+    return found

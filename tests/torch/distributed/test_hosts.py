@@ -1,0 +1,230 @@
+"""A process group that spans hosts: under mpirun with two host names, and without MPI on virtual hosts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import processes
+import pytest
+from c10d import torch_loaded
+
+from launch import on_two_host_names
+
+TCPStore: Any = pytest.importorskip("torch.distributed").TCPStore
+pytestmark = pytest.mark.torch
+
+CASE = """
+import os, torch, torch.distributed as dist, pycollective.torch
+from torch.nn.parallel import DistributedDataParallel
+torch.set_num_threads(1)
+dist.init_process_group("pycollective")
+n, me = dist.get_world_size(), dist.get_rank()
+assert me == int(os.environ.get("OMPI_COMM_WORLD_RANK", me))
+group = dist.group.WORLD
+assert group.comm.local_size == 2 and group.comm.cross_size == 2
+total = sum(range(n))
+for dtype in (torch.float32, torch.bfloat16, torch.int64):
+    x = torch.full((5, 3), me).to(dtype)
+    dist.all_reduce(x)
+    assert (x == total).all()
+    work = dist.all_reduce(x.t(), async_op=True)
+    work.wait()
+    assert (x == n * total).all()
+x = torch.full((4,), float(me))
+outs = [torch.empty(4) for _ in range(n)]
+dist.all_gather(outs, x)
+assert [out[0].item() for out in outs] == list(range(n))
+dist.broadcast(x, 3)
+assert x[0] == 3
+dist.reduce(x, 1, dist.ReduceOp.AVG)
+part = torch.empty(2)
+dist.reduce_scatter_tensor(part, torch.arange(2.0 * n))
+assert part.tolist() == [n * 2.0 * me, n * (2.0 * me + 1)]
+dist.scatter(part, [torch.full((2,), float(r)) for r in range(n)] if me == 2 else None, 2)
+assert part.tolist() == [me, me]
+got = [torch.empty(2) for _ in range(n)] if me == 0 else None
+dist.gather(part, got)
+rows = torch.cat([torch.full((r + 1,), float(me)) for r in range(n)])
+back = torch.empty((me + 1) * n)
+dist.all_to_all_single(back, rows, [me + 1] * n, [r + 1 for r in range(n)])
+assert back.tolist() == [float(r) for r in range(n) for _ in range(me + 1)]
+found = [None] * n
+dist.all_gather_object(found, {"rank": me})
+assert found[3] == {"rank": 3}
+# messages: tags out of order, from any source
+works = [dist.isend(torch.full((3,), 10.0 * me + tag), (me + 2) % n, tag=tag) for tag in (1, 2)]
+out = torch.empty(3)
+for tag in (2, 1):
+    dist.recv(out, (me + 2) % n, tag=tag)
+    assert out[0] == 10 * ((me + 2) % n) + tag
+for work in works:
+    work.wait()
+if me == 0:
+    assert sorted(dist.recv(out) for _ in range(n - 1)) == [1, 2, 3]
+else:
+    dist.send(out, 0)
+try:
+    dist.send(out, me)
+    raise AssertionError
+except ValueError:
+    pass
+# groups on one host, and across
+here, there = dist.new_group([0, 1]), dist.new_group([2, 3])
+mixed = dist.new_group([1, 2])
+for ranks, one in (([0, 1], here), ([2, 3], there), ([1, 2], mixed)):
+    if me in ranks:
+        y = torch.tensor([float(me)])
+        dist.all_reduce(y, group=one)
+        assert y == sum(ranks)
+model = DistributedDataParallel(torch.nn.Linear(3, 2))
+model(torch.ones(2, 3) * me).sum().backward()
+assert torch.allclose(model.module.weight.grad, torch.full((2, 3), 2 * total / n))
+dist.barrier()
+dist.destroy_process_group()
+print("fine", flush=True)
+"""
+
+
+LOSS = """
+import os, signal, torch, torch.distributed as dist, pycollective
+dist.init_process_group("pycollective")
+me = dist.get_rank()
+out = torch.zeros(1)
+if me == 3:
+    dist.send(torch.ones(1), 0)
+    dist.recv(out, 0)
+    os.kill(os.getpid(), signal.SIGKILL)
+if me == 0:
+    dist.recv(out, 3)
+    dist.send(out, 3)
+try:
+    dist.recv(out, 3, tag=5)
+    print("received")
+except pycollective.PeerLostError as error:
+    print("lost", error.rank)
+"""
+TRAINING = """
+import hashlib, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+torch.set_num_threads(1)
+torch.manual_seed(1)
+dist.init_process_group("pycollective")
+layers = torch.nn.Linear(300, 200), torch.nn.Tanh(), torch.nn.Linear(200, 5)
+model = DistributedDataParallel(torch.nn.Sequential(*layers))
+optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+torch.manual_seed(dist.get_rank())
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(8, 300)).square().mean().backward()
+    optimizer.step()
+weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+print(dist.group.WORLD.comm.backend.group.nodes.count, hashlib.sha256(weights).hexdigest())
+dist.destroy_process_group()
+"""
+REFUSED = """
+import torch.distributed as dist, pycollective
+try:
+    dist.init_process_group("pycollective")
+except pycollective.BootstrapError as error:
+    print(error)
+"""
+# torch's own rendezvous: pycollective.init is not called.
+UNDER_MPIRUN = """
+import os, sys, torch, torch.distributed as dist
+from pycollective.comm import world
+job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": sys.argv[1]}
+os.environ.update(job, TORCHELASTIC_USE_AGENT_STORE="True", RANK=os.environ["OMPI_COMM_WORLD_RANK"])
+dist.init_process_group("pycollective")
+for group in (None, dist.new_group([0, 1])):
+    x = torch.full((5,), 1.0 + dist.get_rank())
+    dist.all_reduce(x, group=group)
+    assert x.tolist() == [3.0] * 5
+assert not world.is_initialized()
+dist.destroy_process_group()
+print("fine", flush=True)
+"""
+
+
+def on_virtual_hosts(
+    script: str, ranks: int = 4, hosts: int = 2, env: Sequence[Mapping[str, str]] = ({},)
+) -> dict[int, str]:
+    """What the ranks print that are not killed: processes with torchrun's variables; env: more variables, by host."""
+    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)  # as in torchrun's agent: outlives the ranks
+    job = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    job |= {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+    of_ranks = []
+    for rank in range(ranks):
+        host = rank * hosts // ranks
+        of_ranks.append({**job, "RANK": str(rank), "PYCOLLECTIVE_HOST": f"virtual{host}", **env[host % len(env)]})
+    with torch_loaded(), processes.Job(ranks, _run_script, script, of_ranks, leave="vanish") as started:
+        outcomes = started.outcomes()
+    for outcome in outcomes.values():
+        assert outcome.error is None, outcome.trace
+    return {rank: outcome.value for rank, outcome in sorted(outcomes.items()) if outcome.value is not None}
+
+
+def _run_script(comm: Any, link: Any, script: str, of_ranks: list[dict[str, str]]) -> str:
+    """Run a script in this process, which has torch loaded, with a rank's variables; returns what it prints."""
+    import contextlib
+    import io
+
+    import pycollective
+
+    os.environ.update(of_ranks[comm.rank])
+    pycollective.shutdown()  # the one in which the test reaches its ranks
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(script, "script", "exec"), {"__name__": "__main__"})
+    return printed.getvalue()
+
+
+@pytest.mark.mpi
+def test_two_hosts(tmp_path: Path) -> None:
+    script = tmp_path / "case.py"
+    script.write_text(CASE)
+    # No host's name needs to resolve: ranks learn addresses.
+    done = on_two_host_names([sys.executable, script], tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("fine") == 4
+
+
+@pytest.mark.mpi
+def test_mpi_distributes_the_token(tmp_path: Path) -> None:
+    script = tmp_path / "case.py"
+    script.write_text(UNDER_MPIRUN)
+    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    done = on_two_host_names([sys.executable, script, str(store.port)], tmp_path, ranks=2)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("fine") == 2
+
+
+def test_training_gives_the_bits_of_one_host() -> None:
+    """Three ranks on one host, and on two that share a token."""
+    digests = set()
+    for hosts in (1, 2):
+        env = {"PYCOLLECTIVE_TOKEN": "5c" * 16}
+        for printed in on_virtual_hosts(TRAINING, ranks=3, hosts=hosts, env=[env]).values():
+            count, digest = printed.split()
+            assert count == str(hosts)
+            digests.add(digest)
+    assert len(digests) == 1
+
+
+def test_a_lost_sender_on_another_host_is_named() -> None:
+    assert on_virtual_hosts(LOSS) == dict.fromkeys(range(3), "lost 3\n")
+
+
+@pytest.mark.parametrize(
+    ("env", "stated"),
+    [
+        ([{"PYCOLLECTIVE_TOKEN": "5c" * 16}, {}], "PYCOLLECTIVE_TOKEN is not set for rank 1"),
+        ([{}, {"PYCOLLECTIVE_TOKEN": "5c" * 16}], "PYCOLLECTIVE_TOKEN is not set for rank 0"),
+        ([{"PYCOLLECTIVE_TOKEN": "5c" * 16}, {"PYCOLLECTIVE_TOKEN": "5d" * 16}], "PYCOLLECTIVE_TOKEN differs"),
+    ],
+)
+def test_ranks_with_different_tokens_are_refused(env: list[dict[str, str]], stated: str) -> None:
+    printed = on_virtual_hosts(REFUSED, ranks=2, env=env)
+    assert len(printed) == 2 and all(stated in text for text in printed.values()), printed

@@ -1,0 +1,74 @@
+"""Rejects upward includes. `python tools/checks/includes.py` names each and exits with 1.
+
+An `#include "folder/..."` in csrc/ must not name a higher folder than its own (INCLUDES, bottom first), and the folders
+must not include each other in a cycle. For Python's imports see tools/checks/imports.py.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+INCLUDES: list[set[str]] = [
+    {"base"},
+    {"dtype", "schedule"},
+    {"executor", "link", "rail", "window"},
+    {"engine", "progress"},
+    {"bindings"},
+    {"frameworks"},
+]
+"""Folders of csrc/ by level, lowest first."""
+
+_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"/]+)/')
+
+
+def check(root: Path) -> list[str]:
+    """Every violation under `root`, as `file:line: description`."""
+    return list(_check(root))
+
+
+def _check(root: Path) -> Iterator[str]:
+    level = {folder: i for i, folders in enumerate(INCLUDES) for folder in folders}
+    edges: dict[str, dict[str, str]] = {}
+    for file in sorted((root / "csrc").rglob("*")):
+        if file.suffix not in {".h", ".hpp", ".cuh", ".cpp", ".cu", ".inc"}:
+            continue
+        folder = file.relative_to(root / "csrc").parts[0]
+        if folder not in level:
+            yield f"{file.relative_to(root)}:1: {folder!r} has no level in tools/checks/includes.py"
+            continue
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            found = _INCLUDE.match(line)
+            if not found or found[1] == folder or not (root / "csrc" / found[1]).is_dir():
+                continue
+            where = f"{file.relative_to(root)}:{number}"
+            if level.get(found[1], len(level)) > level[folder]:
+                yield f"{where}: {folder} must not include {found[1]}"
+            edges.setdefault(folder, {}).setdefault(found[1], where)
+    yield from _circles(edges)
+
+
+def _circles(edges: dict[str, dict[str, str]]) -> Iterator[str]:
+    for one in sorted(edges):
+        for other, where in sorted(edges[one].items()):
+            if one < other and one in _reachable(other, edges):
+                yield f"{where}: {one} and {other} include each other"
+
+
+def _reachable(start: str, edges: dict[str, dict[str, str]]) -> set[str]:
+    seen: set[str] = set()
+    todo = [start]
+    while todo:
+        for following in edges.get(todo.pop(), {}):
+            if following not in seen:
+                seen.add(following)
+                todo.append(following)
+    return seen
+
+
+if __name__ == "__main__":
+    problems = check(Path(__file__).resolve().parents[2])
+    print("\n".join(problems) or "includes run downward")
+    sys.exit(bool(problems))

@@ -1,0 +1,155 @@
+"""The generated lists of docs/architecture.md: what each package may import, the paths of two calls, and extensions.
+
+`python tools/docs/make_docs.py docs` writes them between the marks `<!-- begin NAME -->` and `<!-- end NAME -->`;
+tests/house/test_docs.py compares the page with the code. Every file and every function that is named must exist.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = "pycollective"
+
+
+class Stop(NamedTuple):
+    """One function on a path: its file, its name there, and what it does."""
+
+    file: str
+    function: str
+    does: str
+
+
+CALL = (
+    Stop("pycollective/comm/collectives.py", "allreduce", "is the signature and the docstring"),
+    Stop(
+        "pycollective/comm/request.py",
+        "elementwise",
+        "reads the arrays and options into a `CallRequest`, makes the output",
+    ),
+    Stop("pycollective/comm/host/team.py", "run", "passes the request to the core; the backend of ranks on one host"),
+    Stop("csrc/bindings/calls/team_call.cpp", "prepare", "reads the memory of both arrays, looks up the plan"),
+    Stop("csrc/schedule/call_arrays.h", "check_arrays", "refuses arrays that cannot work: lengths, types, overlap"),
+    Stop(
+        "pycollective/comm/planner.py", "__call__", "only for a new signature: chooses topology and variant, compiles"
+    ),
+    Stop(
+        "csrc/executor/cpu/calls.cpp", "greet", "compares fingerprints with the peers and agrees where the arrays are"
+    ),
+    Stop("csrc/executor/execute.h", "execute", "runs the steps: the same text on CPUs and GPUs"),
+)
+GRADIENT = (
+    Stop(
+        "pycollective/torch/hvd/optimizer_methods.py",
+        "step",
+        "waits for the reductions, then takes the optimizer's step",
+    ),
+    Stop(
+        "pycollective/torch/hvd/gradient_reducer.py", "_reduce", "submits a gradient when the backward pass has made it"
+    ),
+    Stop("pycollective/engine/engine.py", "submit", "passes named operations to the core"),
+    Stop("csrc/engine/negotiation/board.cpp", "announce", "shows the other ranks what this one has submitted"),
+    Stop("csrc/engine/negotiation/policy.cpp", "due", "decides when a batch is cut, and what is fused in it"),
+    Stop("csrc/engine/engine.cpp", "run_fused", "carries out a batch that all ranks have agreed on"),
+    Stop(
+        "csrc/engine/fused.cpp",
+        "run_packed",
+        "packs gradients into the fusion buffer, which all ranks have mapped, and reduces it",
+    ),
+)
+EXTENSIONS = {
+    "a topology": "one file in `pycollective/topologies/`, or one of your own",
+    "a collective": "a row in `pycollective/schedule/collectives.py`, programs in topologies, a public method in "
+    "`pycollective/comm/collectives.py` and its name in `pycollective/__init__.py`; then `python tools/nonblocking.py`",
+    "an element type or an operator": "a row in `pycollective/dtypes.py`, arithmetic in `csrc/dtype/operators.h` "
+    "or `csrc/dtype/convert.h`",
+    "a link": "one class with the methods of `csrc/link/link.h`, made in `csrc/executor/cpu/team.cpp`, chosen and "
+    "connected as in `pycollective/comm/hosts/ucx.py`",
+    "a kind of shared memory": "one file in `csrc/window/`, and its name in `pycollective/comm/host/segments.py`",
+    "a backend": "one class with the methods of `pycollective/comm/backend.py`",
+    "a framework": "a package like `pycollective/torch/hvd/` on top of `pycollective/hvd/`: how its arrays are read, "
+    "how its graphs call, its optimizer",
+    "a setting": "a row in `pycollective/settings.py`, from which the build generates the header for C++",
+    "a launcher": "`pycollective/comm/bootstrap/launchers.py` and `pycollective/comm/bootstrap/detection.py`",
+    "a command": "one file in `pycollective/cli/`, and its line in `pycollective/cli/main.py`",
+}
+
+
+def lists() -> dict[str, str]:
+    """The generated lists by name.
+
+    Raises:
+        ValueError: something that is named does not exist, or a path returns to a file that it has left.
+    """
+    return {
+        "layers": "\n".join(_layers()),
+        "call": "\n".join(_steps(CALL)),
+        "gradient": "\n".join(_steps(GRADIENT)),
+        "extensions": "\n".join(_extensions()),
+    }
+
+
+def fill(page: str) -> str:
+    """The page with its lists as they are now.
+
+    Raises:
+        ValueError: the page lacks a list's marks; see also `lists`.
+    """
+    for name, text in lists().items():
+        begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
+        if begin not in page or end not in page:
+            raise ValueError(f"docs/architecture.md has no list called {name}")
+        head, _, rest = page.partition(begin)
+        page = f"{head}{begin}{text}\n{end}{rest.partition(end)[2]}"
+    return page
+
+
+def purpose(file: Path) -> str:
+    """The first paragraph of a module's docstring."""
+    text = ast.get_docstring(ast.parse(file.read_text())) or ""
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def _layers() -> Iterator[str]:
+    """From import-linter's contract, highest first."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
+    rooms = [re.split(r" ([|:]) ", layer) for layer in layers]
+    yield "| package | | may import, with what those import |"
+    yield "|---|---|---|"
+    for number, room in enumerate(rooms):
+        names, marks = room[::2], room[1::2]
+        lower = [name for other in rooms[number + 1 : number + 2] for name in other[::2]]
+        for name in names:
+            beside = [other for other in names if other != name and ":" in marks]
+            may = ", ".join(f"`{other}`" for other in beside + lower) or "nothing"
+            place = ROOT / ("" if name == "bench" else PACKAGE) / name
+            file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+            yield f"| `{name}` | {purpose(file)} | {may} |"
+
+
+def _steps(path: Sequence[Stop]) -> Iterator[str]:
+    files = [stop.file for stop in path]
+    if len(set(files)) < len(files):
+        raise ValueError("a path returns to a file that it has left")
+    for number, stop in enumerate(path, 1):
+        text = (ROOT / stop.file).read_text()
+        if not re.search(rf"(?:def |::|\s|^){re.escape(stop.function)}\(", text, re.MULTILINE):
+            raise ValueError(f"{stop.file} has no function {stop.function}")
+        yield f"{number}. [`{stop.file}`](../{stop.file}): `{stop.function}` {stop.does}."
+
+
+def _extensions() -> Iterator[str]:
+    yield "| to add | touch |"
+    yield "|---|---|"
+    for what, touch in EXTENSIONS.items():
+        for name in re.findall(r"`([\w/]+(?:/|\.\w+))`", touch):
+            if not (ROOT / name).exists():
+                raise ValueError(f"to add {what}: there is no {name}")
+        yield f"| {what} | {touch} |"
