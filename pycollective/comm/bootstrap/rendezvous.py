@@ -107,6 +107,15 @@ class RendezvousBootstrap(ABC):
             peer.close()
         self._peers.clear()
 
+    def give_up(self, reason: str) -> None:
+        """This rank cannot continue: all ranks that call `allgather` raise this instead of waiting for it."""
+        if self._failure is None and self.rank == 0:
+            self._refuse_all(reason)
+        elif self._failure is None and self._peers:
+            with contextlib.suppress(OSError):  # rank 0 has ended too
+                self._peers[0].send(frame(_ERROR, reason.encode()[:_MOST_TEXT]))
+        self._failure = self._failure or reason
+
     # -- connecting ----------------------------------------------------------------------------------------
 
     def _connect_all(self) -> None:
@@ -168,6 +177,8 @@ class RendezvousBootstrap(ABC):
             if found is None:
                 return False
             kind, blobs[rank] = found
+            if kind == _ERROR:
+                raise BootstrapError(self._refuse_all(blobs[rank].decode(errors="replace")))
             if kind != _DATA:
                 raise ValueError(f"a frame of kind {kind}")
             return True
@@ -200,7 +211,7 @@ class RendezvousBootstrap(ABC):
                     try:
                         done = step(rank, mine)
                     except (OSError, EOFError, ValueError):
-                        raise BootstrapError(self._refuse_all(_gone(rank))) from None
+                        raise BootstrapError(self._refuse_all(self._gone(rank))) from None
                     if done:
                         selector.unregister(key.fileobj)
 
@@ -217,7 +228,7 @@ class RendezvousBootstrap(ABC):
         except TimeoutError:
             raise BootstrapError(self._missing_text([0])) from None
         except (OSError, EOFError, ValueError):
-            raise BootstrapError(_gone(0)) from None
+            raise BootstrapError(self._gone(0)) from None
         if kind == _ERROR:
             raise BootstrapError(payload.decode(errors="replace"))
         if len(result) != self.size:
@@ -235,6 +246,13 @@ class RendezvousBootstrap(ABC):
         have = "has" if len(missing) == 1 else "have"
         text = f"{name_ranks(missing)} of {self.size} {have} not arrived at the rendezvous within the deadline"
         return text + (f"; {self._hint}" if self._hint else "")
+
+    def _gone(self, rank: int) -> str:
+        return f"rank {rank}{self._where(rank)} left the rendezvous: its process ended or closed its communicator"
+
+    def _where(self, rank: int) -> str:
+        """For errors: the place of a connected rank, in parentheses, if that may be another host."""
+        return ""
 
 
 class Introduction:
@@ -262,7 +280,3 @@ def _origin(peer: socket.socket) -> str:
         if peer.family != socket.AF_UNIX:
             return f": the second is on {address[0]}"
     return ""
-
-
-def _gone(rank: int) -> str:
-    return f"rank {rank} left the rendezvous: its process ended or closed its communicator"

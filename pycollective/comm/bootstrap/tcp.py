@@ -45,7 +45,8 @@ class TcpBootstrap(RendezvousBootstrap):
         timeout: float = DEFAULT_TIMEOUT,
         hint: str = "",
     ) -> None:
-        self.token, self._meet, self._listens = token, meet, ""
+        self.token, self._meet, self._tried = token, meet, ""
+        self._places: dict[int, str] = {}
         self._purpose = digest(token, b"rendezvous\0" + job.encode())
         self._deadline = time.monotonic() + timeout
         super().__init__(rank, size, kind=kind, timeout=timeout, hint=hint)
@@ -60,11 +61,18 @@ class TcpBootstrap(RendezvousBootstrap):
     def _listen(self) -> Lobby[Hello]:
         listener = self._meet(self._deadline)
         assert isinstance(listener, socket.socket)
-        self._listens = f"; rank 0 listened at {Endpoint(socket.gethostname(), *listener.getsockname()[:2])}"
+        self._tried = f"; rank 0 listened at {Endpoint(socket.gethostname(), *listener.getsockname()[:2])}"
         return Lobby(listener, self._greet)
 
     def _missing_text(self, missing: Sequence[int]) -> str:
-        return super()._missing_text(missing) + self._listens
+        return super()._missing_text(missing) + self._tried
+
+    def _admit(self, peer: socket.socket, hello: Hello) -> None:
+        self._places[hello[1]] = str(peer.getpeername()[0])
+        super()._admit(peer, hello)
+
+    def _where(self, rank: int) -> str:
+        return f" (on host {self._places[rank]})" if rank in self._places else ""
 
     def _greet(self, peer: socket.socket) -> _Authenticated:
         return _Authenticated(peer, self.token, self._purpose)
@@ -81,6 +89,9 @@ class TcpBootstrap(RendezvousBootstrap):
                 reason = error
                 break
             if self._introduced(connection, deadline):
+                self._places[0] = there.host
+                here = f"rank {self.rank} on host {socket.gethostname()}"
+                self._tried = f"; {here} was connected with rank 0 on host {there.host} at {there}"
                 return connection
         here = f"rank {self.rank} on host {socket.gethostname()}"
         hint = f"; {self._hint}" if self._hint else ""
