@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import socket
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -126,9 +127,10 @@ def connect(found: detection.Bootstrap, world_ranks: Sequence[int] | None = None
 
     try:
         connected = hosts_team.connect(found.allgather, found.rank, ranks, group, network.open_network(found))
-    except BootstrapError as error:
+    except Exception as error:
         if isinstance(found, RendezvousBootstrap):  # other launchers end the job
-            found.give_up(str(error))
+            here = "" if isinstance(error, BootstrapError) else f"rank {found.rank} on host {socket.gethostname()}: "
+            found.give_up(f"{here}{error}")
         raise
     assert connected is not None
     return Communicator(connected)

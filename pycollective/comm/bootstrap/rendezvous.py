@@ -32,6 +32,7 @@ _HELLO = struct.Struct("!III")
 _HELLO_KIND, _DATA, _ERROR, _WELCOME = 1, 2, 3, 4
 _MOST_TEXT = 1 << 16  # bytes of an error
 _GRACE = 2.0  # other ranks wait this much longer than rank 0, to receive its list of missing ranks
+_SHOWN = 4  # silent ranks described in an error
 _State = TypeVar("_State")
 
 
@@ -245,10 +246,15 @@ class RendezvousBootstrap(ABC):
     def _missing_text(self, missing: Sequence[int]) -> str:
         have = "has" if len(missing) == 1 else "have"
         text = f"{name_ranks(missing)} of {self.size} {have} not arrived at the rendezvous within the deadline"
+        text += "".join(self._silence(rank) for rank in missing[:_SHOWN] if rank in self._peers)
         return text + (f"; {self._hint}" if self._hint else "")
 
     def _gone(self, rank: int) -> str:
         return f"rank {rank}{self._where(rank)} left the rendezvous: its process ended or closed its communicator"
+
+    def _silence(self, rank: int) -> str:
+        """For errors: what is known of a connected rank that has not answered, to be appended; empty if nothing is."""
+        return ""
 
     def _where(self, rank: int) -> str:
         """For errors: the place of a connected rank, in parentheses, if that may be another host."""

@@ -14,6 +14,7 @@ from pycollective.comm.bootstrap.rendezvous import DEFAULT_TIMEOUT, Hello, Intro
 from pycollective.errors import BootstrapError
 
 _BACKLOG = 1024
+_INFO_BYTES, _RETRANSMITS_AT = 8, 2  # of the kernel's struct tcp_info
 
 
 class TcpBootstrap(RendezvousBootstrap):
@@ -73,6 +74,15 @@ class TcpBootstrap(RendezvousBootstrap):
 
     def _where(self, rank: int) -> str:
         return f" (on host {self._places[rank]})" if rank in self._places else ""
+
+    def _silence(self, rank: int) -> str:
+        info = self._peers[rank].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+        if info[_RETRANSMITS_AT] == 0:
+            return f"; rank {rank}{self._where(rank)} is connected, and sends nothing"
+        return (
+            f"; rank {rank}{self._where(rank)} is connected, but does not acknowledge what is sent to it: its host is "
+            "cut off, or large packets are lost (check the MTU of the interfaces and of the network between them)"
+        )
 
     def _greet(self, peer: socket.socket) -> _Authenticated:
         return _Authenticated(peer, self.token, self._purpose)
