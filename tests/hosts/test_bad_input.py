@@ -192,7 +192,7 @@ CASES = {
         (1, 1, 1), LATE,
         {
             0: r"rank 1 of 3 has not arrived.*rank 1 \(on host 10\.77\.0\.2\) is connected, but does not acknowledge",
-            1: r"rank 0 of 3 has not arrived.*rank 1 on host host1 was connected with rank 0 on host 10\.77\.0\.1 at \S+:29000",
+            1: r"rank 0 of 3 has not arrived.*rank 1 on host host1 was connected with rank 0 .* at 10\.77\.0\.1:29000",
             2: r"rank 1 of 3 has not arrived.*rank 1 \(on host 10\.77\.0\.2\) is connected, but does not acknowledge",
         },
         seconds=12, meanwhile=cut_later("host1"),
@@ -200,8 +200,8 @@ CASES = {
     "large packets are lost while ranks connect": Case(
         (2, 2, 2), CALL,
         {
-            0: r"ranks 2, 3 of 6 have not arrived.*rank 2 \(on host 10\.77\.0\.2\) is connected, but.*large packets are lost.*MTU",
-            2: r"rank 0 of 6 has not arrived.*rank 2 on host host1 was connected with rank 0 on host 10\.77\.0\.1 at \S+:29000",
+            0: r"ranks 2, 3 of 6 have not arrived.*rank 2 \(on host 10\.77\.0\.2\) is connected.*large packets.*MTU",
+            2: r"rank 0 of 6 has not arrived.*rank 2 on host host1 was connected with rank 0 .* at 10\.77\.0\.1:29000",
             4: "ranks 2, 3 of 6 have not arrived.*MTU",
         },
         seconds=12, prepare=lambda hosts: hosts.lose_large_packets("host1", 600),
@@ -214,14 +214,14 @@ from pycollective.comm.hosts import team
 if os.environ["RANK"] == "2": team.make_team = lambda *_: os._exit(9)
 {CALL}
 """,
-        dict.fromkeys((0, 1), r"BootstrapError: rank 2 \(on host 10\.77\.0\.3\) left the rendezvous: its process ended"),
+        dict.fromkeys((0, 1), r"BootstrapError: rank 2 \(on host 10\.77\.0\.3\) left the rendezvous: its process"),
     ),
     "another program has rank 0's port": Case(
         (1, 1), CALL,
         {
             0: r"BootstrapError: host host0 cannot listen at 10\.77\.0\.1:29000: Address already in use",
-            1: r"rank 1 on host host1 cannot reach rank 0 on host 10\.77\.0\.1 at \S+:29000: what listens there accepts "
-            "connections but does not answer",
+            1: r"rank 1 on host host1 cannot reach rank 0 on host 10\.77\.0\.1 at \S+:29000: what listens there "
+            "accepts connections but does not answer",
         },
         prepare=occupy("host0", RENDEZVOUS_PORT, b""),
     ),
@@ -229,8 +229,8 @@ if os.environ["RANK"] == "2": team.make_team = lambda *_: os._exit(9)
         (1, 1), CALL,
         {
             0: r"rank 1 of 2 has not arrived.*rank 0 listened at 10\.77\.0\.1:29000",
-            1: r"rank 1 on host host1 cannot reach rank 0 on host 10\.77\.0\.1 at \S+:29005: what listens there is not "
-            "pycollective",
+            1: r"rank 1 on host host1 cannot reach rank 0 on host 10\.77\.0\.1 at \S+:29005: what listens there "
+            "is not pycollective",
         },
         env=only(1, RENDEZVOUS="tcp://10.77.0.1:29005/trial"),
         prepare=occupy("host0", 29005, b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n"),
@@ -239,8 +239,8 @@ if os.environ["RANK"] == "2": team.make_team = lambda *_: os._exit(9)
         (1, 1), CALL,
         {
             0: r"rank 1 of 2 has not arrived.*rank 0 listened at 10\.77\.0\.1:29000",
-            1: r"rank 1 on host host1 cannot reach rank 0 on host 10\.77\.0\.1 at \S+:29000: what listens there closed the "
-            "connection: it belongs to another job",
+            1: r"rank 1 on host host1 cannot reach rank 0 on host 10\.77\.0\.1 at \S+:29000: what listens there "
+            "closed the connection: it belongs to another job",
         },
         env=only(1, TOKEN="5d" * 16),
     ),

@@ -98,7 +98,7 @@ void Team::report_lost(const Operation& op, int32_t peer, bool departed) {
              ", call " + std::to_string(op.sequence) + " of communicator '" + name_ + "'");
 }
 
-// A rank that leaves because hosts are silent says so: for the others they are lost, not this rank.
+// A rank that leaves because hosts are silent reports them first: for the others they are lost, not this rank.
 void Team::report_silence() {
   for (int32_t r = 0; r < size_; ++r)
     if (remote(r) != nullptr && links_->silent(members_[r]))
