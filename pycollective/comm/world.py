@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import socket
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from pycollective import checks, settings
 from pycollective.comm.bootstrap import detection
 from pycollective.comm.bootstrap.mpi import MpiBootstrap, import_mpi, world_ranks_of
 from pycollective.comm.bootstrap.nodes import discover
+from pycollective.comm.bootstrap.rendezvous import RendezvousBootstrap
 from pycollective.comm.communicator import Communicator, depart_all, forget_all
 from pycollective.comm.group import Group
 from pycollective.comm.host import team
@@ -123,7 +125,13 @@ def connect(found: detection.Bootstrap, world_ranks: Sequence[int] | None = None
     from pycollective.comm.hosts import network
     from pycollective.comm.hosts import team as hosts_team
 
-    connected = hosts_team.connect(found.allgather, found.rank, ranks, group, network.open_network(found))
+    try:
+        connected = hosts_team.connect(found.allgather, found.rank, ranks, group, network.open_network(found))
+    except Exception as error:
+        if isinstance(found, RendezvousBootstrap):  # other launchers end the job
+            here = "" if isinstance(error, BootstrapError) else f"rank {found.rank} on host {socket.gethostname()}: "
+            found.give_up(f"{here}{error}")
+        raise
     assert connected is not None
     return Communicator(connected)
 

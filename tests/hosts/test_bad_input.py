@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from hosts.forked import CLOCK_AHEAD, start_ranks
+from hosts.forked import CLOCK_AHEAD, RENDEZVOUS_PORT, start_ranks
 from pycollective.bench.ranks.namespaces import Hosts, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
@@ -94,6 +95,45 @@ def stop_the_receiver(hosts: Hosts, folder: Path) -> None:
     hosts.stop("host1", int(path.read_text()))
 
 
+def cut_later(host: str) -> Callable[[Hosts, Path], None]:
+    """Separate a host whose ranks have connected, before those of rank 2 start; they note this in the folder."""
+
+    def cut(hosts: Hosts, folder: Path) -> None:
+        end = time.monotonic() + 20
+        while not (folder / "starts").exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        hosts.cut(host)
+        (folder / "cut").touch()
+
+    return cut
+
+
+LATE = f"""
+import os, time
+if os.environ["TEST_RANK"] == "2":
+    time.sleep(0.5)  # meanwhile the others connect
+    (folder / "starts").touch()
+    while not (folder / "cut").exists(): time.sleep(0.01)
+{CALL}
+"""
+
+
+def occupy(host: str, port: int, greeting: bytes) -> Callable[[Hosts], None]:
+    """Another program listens there, sends this, and keeps connections open."""
+    text = (
+        f"import socket\nserver, kept = socket.create_server(('', {port})), []\nprint(flush=True)\n"
+        f"while True:\n    kept.append(server.accept()[0])\n    kept[-1].send({greeting!r})"
+    )
+
+    def prepare(hosts: Hosts) -> None:
+        program = hosts.popen(host, [sys.executable, "-I", "-S", "-c", text], stdout=subprocess.PIPE)
+        assert program.stdout is not None
+        program.stdout.readline()
+        program.stdout.close()
+
+    return prepare
+
+
 def changed(name: str, value: str) -> str:
     """Lines in which rank 1 has another version of something."""
     return f"""
@@ -129,7 +169,7 @@ CASES = {
     "two hosts reach only rank 0": Case(
         (1, 1, 1), CALL,
         {
-            0: "BootstrapError: rank [12] left the rendezvous|BootstrapError: ranks? 1",
+            0: rf"BootstrapError: rank 2 on host host2 cannot reach rank 1 on host host1 at \S+: {NO_WAY}",
             1: r"rank 1 on host host1 was not reached at 10\.77\.0\.2:\d+ by rank 2 on host host2",
             2: rf"rank 2 on host host2 cannot reach rank 1 on host host1 at 10\.77\.0\.2:\d+: {NO_WAY}",
         },
@@ -147,6 +187,75 @@ CASES = {
         seconds=15,
         env=only(1, INTERFACE="192.168.9.2"),
         prepare=add_inner_network,
+    ),
+    "a host is cut off while ranks connect": Case(
+        (1, 1, 1), LATE,
+        {
+            0: r"rank 1 of 3 has not arrived.*rank 1 \(on host 10\.77\.0\.2\) is connected, but does not acknowledge",
+            1: r"rank 0 of 3 has not arrived.*rank 1 on host host1 was connected with rank 0 .* at 10\.77\.0\.1:29000",
+            2: r"rank 1 of 3 has not arrived.*rank 1 \(on host 10\.77\.0\.2\) is connected, but does not acknowledge",
+        },
+        seconds=12, meanwhile=cut_later("host1"),
+    ),
+    "large packets are lost while ranks connect": Case(
+        (2, 2, 2), CALL,
+        {
+            0: r"ranks 2, 3 of 6 have not arrived.*rank 2 \(on host 10\.77\.0\.2\) is connected.*large packets.*MTU",
+            2: r"rank 0 of 6 has not arrived.*rank 2 on host host1 was connected with rank 0 .* at 10\.77\.0\.1:29000",
+            4: "ranks 2, 3 of 6 have not arrived.*MTU",
+        },
+        seconds=12, prepare=lambda hosts: hosts.lose_large_packets("host1", 600),
+    ),
+    "a process ends while ranks connect": Case(
+        (1, 1, 1),
+        f"""
+import os
+from pycollective.comm.hosts import team
+if os.environ["RANK"] == "2": team.make_team = lambda *_: os._exit(9)
+{CALL}
+""",
+        dict.fromkeys((0, 1), r"BootstrapError: rank 2 \(on host 10\.77\.0\.3\) left the rendezvous: its process"),
+    ),
+    "another program has rank 0's port": Case(
+        (1, 1), CALL,
+        {
+            0: r"BootstrapError: host host0 cannot listen at 10\.77\.0\.1:29000: Address already in use",
+            1: r"rank 1 on host host1 cannot reach rank 0 on host 10\.77\.0\.1 at \S+:29000: what listens there "
+            "accepts connections but does not answer",
+        },
+        prepare=occupy("host0", RENDEZVOUS_PORT, b""),
+    ),
+    "another program answers": Case(
+        (1, 1), CALL,
+        {
+            0: r"rank 1 of 2 has not arrived.*rank 0 listened at 10\.77\.0\.1:29000",
+            1: r"rank 1 on host host1 cannot reach rank 0 on host 10\.77\.0\.1 at \S+:29005: what listens there "
+            "is not pycollective",
+        },
+        env=only(1, RENDEZVOUS="tcp://10.77.0.1:29005/trial"),
+        prepare=occupy("host0", 29005, b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n"),
+    ),
+    "another token": Case(
+        (1, 1), CALL,
+        {
+            0: r"rank 1 of 2 has not arrived.*rank 0 listened at 10\.77\.0\.1:29000",
+            1: r"rank 1 on host host1 cannot reach rank 0 on host 10\.77\.0\.1 at \S+:29000: what listens there "
+            "closed the connection: it belongs to another job",
+        },
+        env=only(1, TOKEN="5d" * 16),
+    ),
+    "another host timeout": Case(
+        (1, 1), CALL, {0: r"rank 1 on host host1 has the PYCOLLECTIVE_HOST_TIMEOUT 0\.5, this rank on host host0 2"},
+        env=only(1, HOST_TIMEOUT="0.5"),
+    ),
+    "another link": Case(
+        (1, 1), CALL,
+        dict.fromkeys((0, 1), "rank 1 on host host1 has PYCOLLECTIVE_LINK=ucx-shm, rank 0 on host host0 has"),
+        env=only(1, LINK="ucx-shm"),
+    ),
+    "a setting that only one rank refuses": Case(
+        (1, 1), CALL, {0: "BootstrapError: rank 1 on host host1: PYCOLLECTIVE_LINK='quic' is not one of auto, tcp"},
+        env=only(1, LINK="quic"),
     ),
     "a name that does not resolve": Case(
         (1, 1), CALL, {1: "rank 1 cannot reach rank 0: the host name 'nowhere.invalid' does not resolve on host host1"},
@@ -200,7 +309,7 @@ CASES = {
             (0, 1),
             r"PeerLostError: large packets between rank . \(host host.\) and rank . \(host host.\) are lost.*MTU",
         ),
-        seconds=25, prepare=lambda hosts: hosts.lose_large_packets("host1"),
+        seconds=25, prepare=lambda hosts: hosts.lose_large_packets("host1", 1400),  # those of init() are smaller
     ),
     "the receiver of large messages is stopped": Case(
         (1, 2),
@@ -218,7 +327,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def reports() -> dict[str, dict[int, tuple[str, float]]]:
-    with ThreadPoolExecutor(7) as pool:
+    with ThreadPoolExecutor(10) as pool:
         return dict(zip(CASES, pool.map(Case.run, CASES.values()), strict=True))
 
 

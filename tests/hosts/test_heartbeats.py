@@ -113,3 +113,20 @@ def test_a_rank_reported_as_lost_is_gone_while_its_connection_is_open(tmp_path: 
     script = "print(comm.backend.is_gone(1)); report(2, 1, b'rank 1 is gone'); raised(); print(comm.backend.is_gone(1))"
     lines = _play(tmp_path, script).splitlines()
     assert [lines[0], lines[2]] == ["False", "True"]
+
+
+def test_who_leaves_because_of_a_silent_host_reports_that_first(tmp_path: Path) -> None:
+    """Ranks that wait for it would name it instead of the host."""
+    script = """
+beat(1); beat(2); time.sleep(0.9)
+comm.free()
+data = control[2].recv(1 << 16)
+while data:
+    header, data = HEADER.unpack(data[: HEADER.size]), data[HEADER.size :]
+    if header[5] != HEARTBEAT:
+        print(header[5] == ABORT, header[3], data[: header[4]].decode())
+    data = data[header[4] :]
+"""
+    first, second = _play(tmp_path, script).splitlines()
+    assert first == "True 1 rank 1 (host far) is gone (its host has not answered for 0.4 s)"
+    assert second.startswith("False 0")

@@ -98,6 +98,14 @@ def test_a_survivor_is_judged(rank: int, reports: list[Any], problem: str | None
         assert re.search(problem, result.problems[0])
 
 
+def test_a_process_group_that_is_being_made_raises_another_error() -> None:
+    for kind, right in (("torch", True), ("collective", False)):
+        one = Trial(0, "cut", (2, 2), kind, (0,))
+        result = Result(one)
+        trials.judge(one, 0, _reports(kind="BootstrapError"), 100.0, result)
+        assert not result.problems if right else "raised BootstrapError" in result.problems[0]
+
+
 @pytest.mark.parametrize(
     ("reports", "problem"),
     [

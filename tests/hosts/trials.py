@@ -220,6 +220,8 @@ def judge(one: Trial, rank: int, reports: list[Any], at: float, result: Result) 
     raised = Raised(*reports[_RAISED])
     result.seconds[rank] = raised.at - at
     expected = {"PeerLostError"} if one.fault == "kill" else {"PeerLostError", "TimeoutError"}
+    if one.kind == "torch":
+        expected |= {"BootstrapError"}  # of a process group that is being made
     if not expected & set(raised.kinds):
         problem(f"rank {rank} raised {raised.kinds[0]}: {raised.text}")
     beyond = set(range(len(one.host_of))) - one.side_of(rank)

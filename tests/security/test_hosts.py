@@ -136,6 +136,51 @@ def test_a_hostile_host_learns_nothing_and_changes_nothing(tmp_path: Path) -> No
         assert {address for address, _ in tried} == {"10.77.0.1", "10.77.0.2"}
 
 
+ELASTIC_JOB = """
+import sys
+from pathlib import Path
+import numpy as np
+import pycollective as pc
+
+folder = Path(sys.argv[1])
+comm = pc.init()
+steps, stop = 0, False
+while not stop:
+    assert (comm.allreduce(np.ones(70_000)) == comm.size).all()
+    comm.dup().free()  # new connections
+    steps += 1
+    (folder / f"new{comm.rank}").write_text(str(steps))
+    (folder / f"new{comm.rank}").rename(folder / f"working{comm.rank}")  # never seen empty
+    stop = bool(comm.allreduce(np.array([(folder / "stop").exists()], "i4"), op="max")[0])
+print("right after", steps, "steps of", comm.size, flush=True)
+"""
+
+
+def test_a_hostile_host_beside_an_elastic_job(tmp_path: Path) -> None:
+    """The driver's port too, to which workers connect."""
+    with make_hosts(3) as hosts:
+        script, log, trap, found = (tmp_path / name for name in ("job.py", "log", "trap", "found"))
+        script.write_text(ELASTIC_JOB)
+        found.write_text("#!/bin/sh\necho host0:1\necho host1:1\n")
+        found.chmod(0o755)
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("PYCOLLECTIVE_", "OMPI_", "PMI"))}
+        env |= {"PYCOLLECTIVE_TOKEN": TOKEN, "OMP_NUM_THREADS": "1"}
+        words = [sys.executable, "-I", "-m", "pycollective", "run", "-np", "2", "--host-discovery-script", str(found)]
+        with log.open("wb") as output:
+            job = hosts.popen(
+                "host0", [*words, "--rsh", ENTER, str(script), str(tmp_path)], env=env, stdout=output, stderr=output
+            )
+        wait_for(job, log, tmp_path / "working0", tmp_path / "working1")
+        before = int((tmp_path / "working1").read_text())
+        tried = _attack_all(hosts, job, log, tmp_path, trap, 3, "stop")
+        assert job.wait(60) == 0, log.read_text()
+        text = log.read_text()
+        assert text.count("steps of 2") == 2 and "generation 2" not in text, text
+        assert int((tmp_path / "working1").read_text()) > before
+        assert not trap.exists()
+        assert {address for address, _ in tried} == {"10.77.0.1", "10.77.0.2"}
+
+
 @pytest.mark.torch
 def test_a_hostile_host_beside_torchrun(tmp_path: Path) -> None:
     """The ports of a torch.distributed job that are ours; those of torch's stores have torch's own protection."""

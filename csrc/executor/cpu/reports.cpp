@@ -98,4 +98,12 @@ void Team::report_lost(const Operation& op, int32_t peer, bool departed) {
              ", call " + std::to_string(op.sequence) + " of communicator '" + name_ + "'");
 }
 
+// A rank that leaves because hosts are silent reports them first: for the others they are lost, not this rank.
+void Team::report_silence() {
+  for (int32_t r = 0; r < size_; ++r)
+    if (remote(r) != nullptr && links_->silent(members_[r]))
+      return poison(Fault::peer_lost, members_[r],
+                    label(r) + links_->host(members_[r]) + " is gone (" + links_->reason(members_[r]) + ")");
+}
+
 }  // namespace pc

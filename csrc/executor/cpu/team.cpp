@@ -250,6 +250,7 @@ void Team::require_own() const {
 }
 
 void Team::depart() {
+  if (links_ && !is_pair_) report_silence();
   if (links_ && !is_pair_) links_->send_depart();
   control_.block(rank_).presence.store(static_cast<uint32_t>(Presence::departed), std::memory_order_release);
 }

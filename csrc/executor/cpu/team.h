@@ -247,6 +247,7 @@ class Team {
   void report_mismatch(const Operation& op, int32_t peer);
   void report_stale(int32_t peer);
   void report_lost(const Operation& op, int32_t peer, bool departed);
+  void report_silence();
   char* scratch(int32_t rank, uint32_t segment) const { return scratch_of_[rank] + ring_.offset(segment); }
   // For each peer, the counter that it reaches when it has read this rank's segment of scratch; 0: it has.  For one on
   // another host, the number of messages sent to it up to the last from that segment.

@@ -32,6 +32,7 @@ _HELLO = struct.Struct("!III")
 _HELLO_KIND, _DATA, _ERROR, _WELCOME = 1, 2, 3, 4
 _MOST_TEXT = 1 << 16  # bytes of an error
 _GRACE = 2.0  # other ranks wait this much longer than rank 0, to receive its list of missing ranks
+_SHOWN = 4  # silent ranks described in an error
 _State = TypeVar("_State")
 
 
@@ -107,6 +108,15 @@ class RendezvousBootstrap(ABC):
             peer.close()
         self._peers.clear()
 
+    def give_up(self, reason: str) -> None:
+        """This rank cannot continue: all ranks that call `allgather` raise this instead of waiting for it."""
+        if self._failure is None and self.rank == 0:
+            self._refuse_all(reason)
+        elif self._failure is None and self._peers:
+            with contextlib.suppress(OSError):  # rank 0 has ended too
+                self._peers[0].send(frame(_ERROR, reason.encode()[:_MOST_TEXT]))
+        self._failure = self._failure or reason
+
     # -- connecting ----------------------------------------------------------------------------------------
 
     def _connect_all(self) -> None:
@@ -168,6 +178,8 @@ class RendezvousBootstrap(ABC):
             if found is None:
                 return False
             kind, blobs[rank] = found
+            if kind == _ERROR:
+                raise BootstrapError(self._refuse_all(blobs[rank].decode(errors="replace")))
             if kind != _DATA:
                 raise ValueError(f"a frame of kind {kind}")
             return True
@@ -200,7 +212,7 @@ class RendezvousBootstrap(ABC):
                     try:
                         done = step(rank, mine)
                     except (OSError, EOFError, ValueError):
-                        raise BootstrapError(self._refuse_all(_gone(rank))) from None
+                        raise BootstrapError(self._refuse_all(self._gone(rank))) from None
                     if done:
                         selector.unregister(key.fileobj)
 
@@ -217,7 +229,7 @@ class RendezvousBootstrap(ABC):
         except TimeoutError:
             raise BootstrapError(self._missing_text([0])) from None
         except (OSError, EOFError, ValueError):
-            raise BootstrapError(_gone(0)) from None
+            raise BootstrapError(self._gone(0)) from None
         if kind == _ERROR:
             raise BootstrapError(payload.decode(errors="replace"))
         if len(result) != self.size:
@@ -234,7 +246,19 @@ class RendezvousBootstrap(ABC):
     def _missing_text(self, missing: Sequence[int]) -> str:
         have = "has" if len(missing) == 1 else "have"
         text = f"{name_ranks(missing)} of {self.size} {have} not arrived at the rendezvous within the deadline"
+        text += "".join(self._silence(rank) for rank in missing[:_SHOWN] if rank in self._peers)
         return text + (f"; {self._hint}" if self._hint else "")
+
+    def _gone(self, rank: int) -> str:
+        return f"rank {rank}{self._where(rank)} left the rendezvous: its process ended or closed its communicator"
+
+    def _silence(self, rank: int) -> str:
+        """For errors: what is known of a connected rank that has not answered, to be appended; empty if nothing is."""
+        return ""
+
+    def _where(self, rank: int) -> str:
+        """For errors: the place of a connected rank, in parentheses, if that may be another host."""
+        return ""
 
 
 class Introduction:
@@ -262,7 +286,3 @@ def _origin(peer: socket.socket) -> str:
         if peer.family != socket.AF_UNIX:
             return f": the second is on {address[0]}"
     return ""
-
-
-def _gone(rank: int) -> str:
-    return f"rank {rank} left the rendezvous: its process ended or closed its communicator"

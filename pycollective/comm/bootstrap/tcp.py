@@ -14,6 +14,7 @@ from pycollective.comm.bootstrap.sockets.lobby import Lobby
 from pycollective.errors import BootstrapError
 
 _BACKLOG = 1024
+_INFO_BYTES, _RETRANSMITS_AT = 8, 2  # of the kernel's struct tcp_info
 
 
 class TcpBootstrap(RendezvousBootstrap):
@@ -45,7 +46,8 @@ class TcpBootstrap(RendezvousBootstrap):
         timeout: float = DEFAULT_TIMEOUT,
         hint: str = "",
     ) -> None:
-        self.token, self._meet, self._listens = token, meet, ""
+        self.token, self._meet, self._tried = token, meet, ""
+        self._places: dict[int, str] = {}
         self._purpose = digest(token, b"rendezvous\0" + job.encode())
         self._deadline = time.monotonic() + timeout
         super().__init__(rank, size, kind=kind, timeout=timeout, hint=hint)
@@ -60,11 +62,27 @@ class TcpBootstrap(RendezvousBootstrap):
     def _listen(self) -> Lobby[Hello]:
         listener = self._meet(self._deadline)
         assert isinstance(listener, socket.socket)
-        self._listens = f"; rank 0 listened at {Endpoint(socket.gethostname(), *listener.getsockname()[:2])}"
+        self._tried = f"; rank 0 listened at {Endpoint(socket.gethostname(), *listener.getsockname()[:2])}"
         return Lobby(listener, self._greet)
 
     def _missing_text(self, missing: Sequence[int]) -> str:
-        return super()._missing_text(missing) + self._listens
+        return super()._missing_text(missing) + self._tried
+
+    def _admit(self, peer: socket.socket, hello: Hello) -> None:
+        self._places[hello[1]] = str(peer.getpeername()[0])
+        super()._admit(peer, hello)
+
+    def _where(self, rank: int) -> str:
+        return f" (on host {self._places[rank]})" if rank in self._places else ""
+
+    def _silence(self, rank: int) -> str:
+        info = self._peers[rank].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+        if info[_RETRANSMITS_AT] == 0:
+            return f"; rank {rank}{self._where(rank)} is connected, and sends nothing"
+        return (
+            f"; rank {rank}{self._where(rank)} is connected, but does not acknowledge what is sent to it: its host is "
+            "cut off, or large packets are lost (check the MTU of the interfaces and of the network between them)"
+        )
 
     def _greet(self, peer: socket.socket) -> _Authenticated:
         return _Authenticated(peer, self.token, self._purpose)
@@ -81,6 +99,9 @@ class TcpBootstrap(RendezvousBootstrap):
                 reason = error
                 break
             if self._introduced(connection, deadline):
+                self._places[0] = there.host
+                here = f"rank {self.rank} on host {socket.gethostname()}"
+                self._tried = f"; {here} was connected with rank 0 on host {there.host} at {there}"
                 return connection
         here = f"rank {self.rank} on host {socket.gethostname()}"
         hint = f"; {self._hint}" if self._hint else ""

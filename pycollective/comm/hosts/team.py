@@ -137,6 +137,7 @@ def connect(
     """
     mine = {
         "version of pycollective": version("pycollective"),
+        "PYCOLLECTIVE_HOST_TIMEOUT": setting("PYCOLLECTIVE_HOST_TIMEOUT"),
         "host": socket.gethostname(),
         "byte order": sys.byteorder,
         "scratch": scratch_bytes(),
@@ -180,13 +181,13 @@ def connect(
 
 
 def _require_alike(mine: dict[str, Any], received: Sequence[dict[str, Any]]) -> None:
-    """Refuse ranks whose messages would mean something else.
+    """Refuse ranks whose messages would mean something else, or whose heartbeats are too rare for others.
 
     Raises:
-        BootstrapError: another version of the package, or another byte order.
+        BootstrapError: another version of the package, byte order, or PYCOLLECTIVE_HOST_TIMEOUT.
     """
     for rank, theirs in enumerate(received):
-        for what in ("version of pycollective", "byte order"):
+        for what in ("version of pycollective", "byte order", "PYCOLLECTIVE_HOST_TIMEOUT"):
             if theirs.get(what) != mine[what]:
                 raise BootstrapError(
                     f"rank {rank} on host {theirs.get('host')} has the {what} {theirs.get(what)}, this rank on host "

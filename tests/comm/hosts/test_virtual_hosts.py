@@ -14,44 +14,103 @@ from fuzz.sequences import play, random_steps
 from reference import DTYPES, OPERATORS, Array, contributions, same_bits, takes
 
 import pycollective as pc
-from pycollective import Communicator, local_world
+from pycollective import Communicator, local_world, topology
+from pycollective.schedule import Program
 from pycollective.schedule.language import registry
 
 HOSTS = [(0, 1), (0, 0, 1, 1), (0, 1, 0, 1), (0, 1, 2), (0, 0, 0, 1), (0, 0, 1, 1, 2, 2, 2, 3)]
-PACKAGED = [row.name for row in registry.describe() if "allreduce" in row.collectives]
+MORE_HOSTS = [
+    (0, 1, 1), (0, 0, 1, 1, 1), (0, 1, 2, 2), (0, 0, 1, 1, 2, 2), (0, 1, 2, 0, 1, 2), (0, 1, 2, 3),
+    (0, 0, 0, 0, 1, 1, 1, 1), (0, 1, 0, 1, 0, 1, 0, 1), (0, 0, 1, 1, 2, 2, 3, 3),
+]  # fmt: skip
+"""With HOSTS: two to four hosts, equal and unequal, one rank a host, up to eight ranks, in blocks and interleaved."""
+PACKAGED = [row.name for row in registry.describe()]
 
 
 def on_hosts(hosts: Sequence[int], function: Any) -> list[Any]:
     return local_world(len(hosts), hosts=hosts).run(function)
 
 
-@pytest.mark.parametrize("hosts", HOSTS, ids=str)
+@pytest.mark.parametrize("hosts", [*HOSTS, *MORE_HOSTS], ids=str)
 @pytest.mark.parametrize("topology", PACKAGED)
 def test_every_collective(hosts: tuple[int, ...], topology: str) -> None:
     n = len(hosts)
     cases = [
         (name, count * n, (count + n - 1) % n)
-        for name in (*REDUCING, *MOVING)
+        for name in (*REDUCING, *MOVING, "scan", "exscan")
         if has(topology, name)
-        for count in (0, 1, 5, 9000)
+        for count in ((0, 1, 5, 9000) if hosts in HOSTS else (1, 3000))
     ]
     data = {count: np.arange(n * count, dtype="i8").reshape(n, count) % 1013 for _, count, _ in cases}
 
     def run(comm: Communicator) -> list[Any]:
-        return [
+        blocking = [
             call(comm, name, data[count][comm.rank].copy(), root, topology=topology, timeout=20)
             for name, count, root in cases
         ]
+        handles = [
+            call(comm, f"i{name}", data[count][comm.rank].copy(), root, topology=topology, timeout=20)
+            for name, count, root in cases
+        ]
+        return [*blocking, *(handle.result(20) for handle in handles)]
 
     for rank, results in enumerate(on_hosts(hosts, run)):
-        for (name, count, root), got in zip(cases, results, strict=True):
-            right = expected(name, data[count], root, rank)
+        for (name, count, root), got in zip([*cases, *cases], results, strict=True):
+            if name == "exscan" and rank == 0:
+                continue  # nothing comes before it
+            if "scan" in name:
+                right = data[count][: rank + (name == "scan")].sum(0)
+            else:
+                right = expected(name, data[count], root, rank)
             assert (got is None) == (right is None), (name, count, rank)
             assert right is None or np.array_equal(got, right), (name, count, rank)
 
 
+@pytest.mark.parametrize("hosts", [*HOSTS, *MORE_HOSTS], ids=str)
+def test_averages_and_uneven_lengths(hosts: tuple[int, ...]) -> None:
+    n = len(hosts)
+    rows = [3 * rank % 4 * 1000 + rank for rank in range(n)]
+    table = [[(a + 2 * b) % 5 * 700 for b in range(n)] for a in range(n)]
+
+    def run(comm: Communicator) -> None:
+        me = comm.rank
+        for shift in range(1, n):
+            got = comm.mix(np.full(9000, me, "f8"), lambda r, size, step, s=shift: {r: 0.5, (r + s) % size: 0.5}, shift)
+            assert (got == (me + (me + shift) % n) / 2).all()
+        assert comm.allgatherv(np.full(rows[me], me)).tolist() == [r for r in range(n) for _ in range(rows[r])]
+        got = comm.alltoallv(np.full(sum(table[me]), me), table[me])
+        assert got.tolist() == [r for r in range(n) for _ in range(table[r][me])]
+        comm.barrier()
+
+    on_hosts(hosts, run)
+
+
+@pytest.mark.parametrize("hosts", [(0, 0, 1, 1), (0, 1, 1, 2, 2, 2), (0, 0, 1, 1, 2, 2), (0, 1, 0, 1)], ids=str)
+def test_topologies_of_users_and_pairs_of_topologies(hosts: tuple[int, ...]) -> None:
+    @topology("by_the_last")
+    class ByTheLast:
+        def allreduce(self, p: Program) -> None:
+            for c in p.chunks(2):
+                for ranks in p.hosts:
+                    p[ranks[-1], c] = p.sum(p[rank, c] for rank in ranks)
+                lasts = [ranks[-1] for ranks in p.hosts]
+                p[lasts[0], c] = p.sum(p[rank, c] for rank in lasts)
+                p[range(p.size), c] = p[lasts[0], c]
+
+    pairs = itertools.product(["direct", "ring", "tree", "halving_doubling", "star"], repeat=2)
+    names = ["by_the_last", ByTheLast(), *(f"hierarchical(inner={i!r}, outer={o!r})" for i, o in pairs)]
+
+    def run(comm: Communicator) -> None:
+        for name, count in itertools.product(names, (7, 30_000)):
+            x = np.arange(count, dtype="i8") * (comm.rank + 1)
+            total = np.arange(count) * sum(range(1, comm.size + 1))
+            assert np.array_equal(comm.allreduce(x, topology=name, timeout=20), total), name
+
+    on_hosts(hosts, run)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("hosts", [(0, 0, 1, 1), (0, 1, 0), (0, 0, 1, 2, 2)], ids=str)
+@pytest.mark.parametrize("hosts", [(0, 0, 1, 1), (0, 1, 0), (0, 0, 1, 2, 2), (0, 1, 1, 2, 3, 3)], ids=str)
 def test_the_default_has_the_bits_of_one_host(hosts: tuple[int, ...], dtype: str) -> None:
     n = len(hosts)
     scales = [{}, {"prescale": 0.7}, {"postscale": 1.3}] if dtype != "bool" else [{}]

@@ -43,6 +43,11 @@ void ControlLinks::Peer::arrived(const MessageHeader& header) {
   if (!abort) abort = Abort{static_cast<Fault>(header.value), static_cast<int32_t>(header.step), text};
 }
 
+bool ControlLinks::Peer::unanswered() const {
+  const int error = link->error();
+  return error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH || (silent && !link->closed());
+}
+
 void ControlLinks::add(int32_t rank, std::unique_ptr<Link> link) {
   auto peer = std::make_unique<Peer>();
   peer->link = std::move(link);
@@ -153,6 +158,12 @@ bool ControlLinks::lost(int32_t rank) const {
   return rank == lost_ || peer->link->closed() || peer->violated || peer->silent;
 }
 
+bool ControlLinks::silent(int32_t rank) const {
+  const std::lock_guard lock(mutex_);
+  const Peer* peer = find(rank);
+  return peer != nullptr && !peer->departed && peer->unanswered();
+}
+
 bool ControlLinks::expelled() const {
   const std::lock_guard lock(mutex_);
   return std::any_of(peers_.begin(), peers_.end(), [](const auto& each) { return each.second->expels; });
@@ -176,8 +187,7 @@ std::string ControlLinks::reason(int32_t rank) const {
   if (peer == nullptr) return "it is unknown";
   if (peer->violated) return "it sent an invalid message";
   const int error = peer->link->error();
-  const bool unanswered = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
-  if (unanswered || (peer->silent && !peer->link->closed())) {
+  if (peer->unanswered()) {
     char text[64];
     std::snprintf(text, sizeof text, "its host has not answered for %g s", environment().host_timeout);
     return text;

@@ -53,6 +53,8 @@ class ControlLinks {
   // The connection has ended although the rank has not departed, all ranks of its host are silent, or a rank reported
   // it: its connection may be open in a forked process.
   bool lost(int32_t rank) const;
+  // A rank is lost because its host does not answer.
+  bool silent(int32_t rank) const;
   // Some rank continues without this one.
   bool expelled() const;
   // See Link.
@@ -71,6 +73,7 @@ class ControlLinks {
     Awaited awaited;
     char* place(const MessageHeader& header) override;
     void arrived(const MessageHeader& header) override;
+    bool unanswered() const;
   };
   const Peer* find(int32_t rank) const;
   void send(const MessageHeader& header);
