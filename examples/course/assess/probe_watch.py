@@ -75,7 +75,9 @@ def watch_torch_files(module: Any) -> None:  # they are opened by C++ code, whic
 WATCHED = {
     "data": watch_data,
     "pycollective.engine.jobs": lambda module: before(module, "check", note_item),
-    "pycollective.torch.hvd.gradient_reducer": lambda m: before(m.GradientReducer, "start_reducing", note_torch_optimizer),
+    "pycollective.torch.hvd.gradient_reducer": lambda m: before(
+        m.GradientReducer, "start_reducing", note_torch_optimizer
+    ),
     "pycollective.keras.reduction": lambda module: before(module.GradientReduction, "__call__", note_keras_optimizer),
     "pycollective.hvd.basics": watch_basics,
     "torch.utils.data.dataloader": lambda module: before(module.DataLoader, "__iter__", note_loader),
