@@ -12,10 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from processes import run
-from reference import Array, numpy_type
+from reference import DTYPES as EVERY_TYPE
+from reference import OPERATORS, Array, contributions, numpy_type, takes
 
 from engine.operations import SECONDS, on_engines
-from pycollective import Communicator
+from pycollective import Communicator, local_world
 from pycollective.engine import Engine, Item, Settings
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -157,3 +158,22 @@ def test_defaults_are_horovods() -> None:
     assert made.cache_capacity == 1024
     assert made.stall_check_time == 60
     assert made.stall_shutdown_time == 0
+
+
+@pytest.mark.parametrize("hosts", [(0, 0, 1, 1), (0, 1, 2, 0)])
+def test_between_hosts_every_type_and_operator_has_the_bits_of_one_host(hosts: tuple[int, ...]) -> None:
+    def reduce(comm: Communicator) -> list[bytes]:
+        engine = Engine(comm)
+        items = [
+            Item("allreduce", f"{op} {name} {count}", contributions(name, op, comm.size, count)[comm.rank], op=op)
+            for name in EVERY_TYPE
+            for op in OPERATORS
+            for count in (1, 7, 1000)
+            if takes(op, name)
+        ]
+        results = [np.asarray(result).tobytes() for result in engine.run(items)]
+        engine.close()
+        return results
+
+    here, across = local_world(4).run(reduce), local_world(4, hosts=hosts).run(reduce)
+    assert here == across
