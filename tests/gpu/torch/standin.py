@@ -38,8 +38,8 @@ def install(everything: bool = False, eager: bool = False) -> StandIn:
     cuda.replace(made)
     reduce = _core.reduce_in_place
 
-    def reduce_in_memory(comm: Any, x: Any, *more: Any) -> Any:
-        return reduce(comm, x, *more) if made.device(x) < 0 else NotImplemented
+    def reduce_in_memory(comm: Any, inputs: Any, *more: Any) -> Any:
+        return reduce(comm, inputs, *more) if made.device(inputs[0]) < 0 else NotImplemented
 
     _core.reduce_in_place = reduce_in_memory
     put_into_stream = GpuSide.run

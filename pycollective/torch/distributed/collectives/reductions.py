@@ -18,7 +18,6 @@ from pycollective.torch.distributed.collectives.operators import operator
 _SUM, _AVG = torch.distributed.ReduceOp.SUM, torch.distributed.ReduceOp.AVG
 _OPTIONS = c10d.AllreduceOptions
 _profiler = profiling.enabled
-_reduce = _core.reduce_in_place
 
 
 class Reductions(Calls):
@@ -34,7 +33,7 @@ class Reductions(Calls):
                 if len(order.pending) == 1 and order.pending[0][0].waited_for:
                     order.pending = []
                 if not order.pending or order.is_clear():
-                    call = _reduce(self.comm, inputs, opts, self._timeout, _SUM, _AVG)
+                    call = _core.reduce_in_place(self.comm, inputs, opts, self._timeout, _SUM, _AVG)
                     if call is not NotImplemented:
                         self._calls += 1
                         if call is None:  # it has completed; torch allows None
