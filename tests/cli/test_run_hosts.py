@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,9 @@ from pathlib import Path
 import pytest
 
 from launch import CLI
+from pycollective import BootstrapError
+from pycollective.cli.launch import several_hosts
+from pycollective.cli.launch.host_variables import refuse_differences
 from pycollective.cli.launch.hosts import Host, parse_hosts, place_ranks, read_hostfile
 
 SHELL = """#!/bin/sh
@@ -177,6 +181,43 @@ def test_an_interface_that_a_host_lacks() -> None:
     done = run("--interface", "eth77", "true")
     assert done.returncode == 2
     assert "host a has no interface, address or network 'eth77'" in done.stderr
+
+
+def test_a_host_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(several_hosts, "START_SECONDS", 0.3)
+    silent = ["sh", "-c", "exec sleep 60"]
+    with pytest.raises(BootstrapError, match=r"no answer from a, b within 0 s \(tried: sh -c 'exec sleep 60' a "):
+        several_hosts.run(place_ranks(parse_hosts("a:1,b:1"), 2), ["true"], shell=silent)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_the_hosts_answer_ends_the_launcher(number: int) -> None:
+    shell = "sh -c 'echo $$ >pid$0; exec sleep 60'"
+    command = [*CLI, "run", "-H", "0:1,1:1", "--rsh", shell, "true"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as launcher:
+        found = pids(2)
+        launcher.send_signal(number)
+        _, stderr = launcher.communicate(timeout=20)
+        assert launcher.returncode != 0
+        assert "interrupted before the ranks were started" in stderr
+        until(lambda: not any(map(alive, found)))
+
+
+def test_unknown_settings_are_reported_once_for_all_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYCOLLECTIVE_TIMOUT", "3")
+    done = run(*python("import pycollective\npycollective.init().barrier()"))
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if "PYCOLLECTIVE_TIMOUT" in line]
+    assert len(lines) == 1 and lines[0].endswith("did you mean PYCOLLECTIVE_TIMEOUT?"), done.stderr
+
+
+@pytest.mark.parametrize(("what", "theirs"), [("version", "0.0.1"), ("byteorder", "big")])
+def test_hosts_that_differ_are_refused(what: str, theirs: str) -> None:
+    mine = {"host": "a", "version": "1.2.3", "byteorder": "little"}
+    refuse_differences([mine, mine | {"host": "b"}])
+    expected = f"host c has pycollective's {what} {theirs}, host a {mine[what]}"
+    with pytest.raises(BootstrapError, match=re.escape(expected)):
+        refuse_differences([mine, mine | {"host": "b"}, mine | {"host": "c", what: theirs}])
 
 
 def test_a_command_that_cannot_be_started() -> None:

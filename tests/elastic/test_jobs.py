@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from launch import CLI
+from pycollective.cli.launch import elastic
+from pycollective.elastic import FixedHosts, Limits
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 PRELUDE = """
@@ -196,6 +198,30 @@ def test_a_program_that_fails_at_once_ends_the_job() -> None:
     assert done.returncode == 3
     assert "host a gets no new workers" in done.stderr and "host b gets no new workers" in done.stderr
     assert done.stderr.splitlines()[-1].endswith("workers have failed on all hosts")
+
+
+def test_settings_of_an_elastic_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unknown one is reported once, by the launcher; --interface reaches the workers."""
+    monkeypatch.setenv("PYCOLLECTIVE_TIMOUT", "3")
+    code = PRELUDE + (
+        "import pycollective\n"
+        "comm = pycollective.init()\n"
+        "assert comm.size == 2 and os.environ['PYCOLLECTIVE_INTERFACE'] == '127.0.0.1'\n"
+    )
+    done = run(code, "a:1\nb:1\n", "-np", "2", "--interface", "127.0.0.1")
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if "PYCOLLECTIVE_TIMOUT" in line]
+    assert len(lines) == 1 and lines[0].endswith("did you mean PYCOLLECTIVE_TIMEOUT?"), done.stderr
+
+
+def test_a_host_that_does_not_answer_gets_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elastic, "START_SECONDS", 0.3)
+    said: list[str] = []
+    monkeypatch.setattr(elastic, "log", said.append)
+    limits = Limits(1, timeout=20)
+    driver = elastic.make_driver(["true"], FixedHosts({"a": 1}), limits, shell=["sh", "-c", "exec sleep 60"])
+    assert driver.run() != 0
+    assert said[0].startswith("host a: no answer within 0 s (tried: sh -c 'exec sleep 60' a "), said
 
 
 def test_a_job_of_which_all_fail_begins_again_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 from engine.two_hosts import on_two_hosts
 
 CASE = """
+import threading
 from dataclasses import replace
 from engine.operations import SECONDS, play, random_phases
 from engine.negotiation.test_join import uneven
@@ -37,6 +38,31 @@ parts = [slice(0, 5), slice(5, 1700), slice(1700, 90_000), slice(90_000, None)]
 works = [engine.submit([Item("allreduce", f"part {i}", xs[me][part])])[0] for i, part in enumerate(parts)]
 for work, part in zip(works, parts):
     assert work.wait(SECONDS).tobytes() == right[part].tobytes(), part
+
+called = []
+if me == 0:  # the other ranks do not submit it before the barrier
+    late = engine.submit([Item("allreduce", "late", np.ones(5))])[0]
+    try:
+        late.wait(0.01)
+    except pc.TimeoutError as error:
+        assert "'late' has not completed yet" in str(error), error
+    else:
+        raise AssertionError("it cannot have completed")
+    late.urge()
+    assert not late.done()
+    late.when_done(lambda: called.append("first"))
+    late.when_done(lambda: 1 / 0)  # logged; the callbacks after it are called all the same
+    second_called = threading.Event()
+    late.when_done(second_called.set)
+    assert not called
+engine.run([Item("barrier", "late is waited for")])
+if me != 0:
+    late = engine.submit([Item("allreduce", "late", np.ones(5))])[0]
+assert late.wait(SECONDS).sum() == 5 * n and late.done()
+if me == 0:
+    assert second_called.wait(SECONDS) and called == ["first"], called
+late.when_done(lambda: called.append("at once"))
+assert called[-1] == "at once", called
 
 engine.submit([Item("allreduce", "twice", np.ones(2))])
 try:

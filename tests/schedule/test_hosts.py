@@ -322,12 +322,23 @@ def broken_forms() -> Iterator[tuple[Schedule, str]]:
     yield with_step(good, 0, recv, sources=(Source(1, 1),), waits=(Wait(1, 1),)), "rank 1 is not on another host"
     yield with_step(good, 0, recv, sources=(Source(2, 3),), waits=(Wait(2, 3),)), "step 2 of rank 2 does not send it"
     yield with_step(good, 0, recv, sources=(Source(2, 2),), waits=(Wait(2, 2),)), "step 1 of rank 2 does not send it"
+    beyond = good.stride + 1  # the count of the first step in the second tile, which has not run when it is due
+    yield (
+        with_step(good, 0, recv, sources=(Source(2, beyond),), waits=(Wait(2, beyond),)),
+        f"no step with count {beyond}",
+    )
+    yield with_step(good, 0, recv, sources=(Source(2, 0),), waits=(Wait(2, 0),)), "no step with count 0"
     yield with_step(good, 2, send, targets=(Target(1, 0),)), "step 0 of rank 2 does not send it"
     yield with_step(good, 0, recv, chunk=1), "does not send it"
     yield with_step(good, 0, recv, targets=(Target(1, 0),)), "writes the scratch of rank 1"
     yield with_step(good, 0, recv, complete=True), "changes what it transfers"
     yield with_step(good, 0, send, targets=(*sent.targets, Target(3, 0))), "rank 3 receives it 0 times"
     yield with_step(good, 0, send, sources=(Source(1, 0),)), "transfers memory of rank 1"
+    yield with_step(good, 0, send, targets=(*sent.targets, Target(1, 0))), "rank 1 is not on another host"
+    yield with_step(good, 0, send, targets=(*sent.targets, Target(4, 0))), "rank 4 is not on another host"
+    yield with_step(good, 0, send, sources=(*sent.sources, Source(0, 0))), "transfers from one place"
+    yield with_step(good, 0, recv, targets=(*received.targets, Target(0, 0))), "and to one place of a rank"
+    yield with_step(good, 0, recv, waits=(*received.waits, Wait(3, 1))), "rank 3, which is on another host"
     yield with_step(good, 0, send, early=True), "only a recv is early"
     yield with_step(good, 0, last, waits=(Wait(2, received.sources[0].place),)), "rank 2, which is on another host"
     yield with_step(good, 0, last, sources=(Source(2, 0),)), "touches memory of rank 2, which is on another host"

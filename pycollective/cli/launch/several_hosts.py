@@ -27,6 +27,9 @@ from pycollective.cli.launch.remote_agent import START_SECONDS, RemoteAgent, for
 from pycollective.comm.bootstrap.sockets.interfaces import addresses_of
 from pycollective.errors import BootstrapError
 
+_LOOK_SECONDS = 0.2
+"""How often start_agents looks whether a signal has arrived: its handler does not end a select."""
+
 
 @dataclass
 class _Member:
@@ -92,7 +95,7 @@ class _Hosts:
             self._selector.register(member.agent.output, selectors.EVENT_READ, member)
         deadline = time.monotonic() + START_SECONDS
         while silent := [member for member in self._members if not member.about]:
-            ready = self._selector.select(max(0.0, deadline - time.monotonic()))
+            ready = self._selector.select(min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
             if self._stopping is not None:
                 raise BootstrapError("interrupted before the ranks were started")
             if time.monotonic() >= deadline:

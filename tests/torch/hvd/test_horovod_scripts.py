@@ -17,6 +17,7 @@ import pytest
 import pycollective
 import pycollective.horovod
 from launch import find_mpirun, launch
+from pycollective.horovod import installation
 
 torch: Any = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -328,6 +329,10 @@ def test_helpers_of_horovod_common() -> None:
     assert util._check_extension_lambda("numpy", lambda hvd: True, "there", False) is None
     chosen = util.get_average_backwards_compatibility_fun(importlib.import_module("horovod.torch"))
     assert chosen(None, None) == 0
+    with pytest.raises(ValueError, match="needs the name of an extension module"):
+        util.get_extension_full_path("/a/b.py")
+    assert util.is_iterable("abc") and util.is_iterable({}) and not util.is_iterable(3)
+    assert not util.gpu_available("numpy") and not util.gpu_available("tensorflow")
     with pytest.warns(DeprecationWarning):
         assert chosen(None, False) == 1
     thread = importlib.import_module("horovod.runner.util.threads").in_thread(calls.append, (3,))
@@ -342,6 +347,49 @@ def test_helpers_of_horovod_common() -> None:
         pycollective.shutdown()
     with pytest.raises(AttributeError, match="no attribute 'ranks'"):
         _ = basics.ranks
+
+
+@pytest.mark.usefixtures("installed")
+def test_check_extension_names_a_framework_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    util = importlib.import_module("horovod.common.util")
+    monkeypatch.setitem(sys.modules, "mxnet", None)  # it is not found, even where it is installed
+    with pytest.raises(ImportError, match=r"horovod\.mxnet: mxnet is not installed"):
+        util.check_extension("horovod.mxnet", "HOROVOD_WITH_MXNET", __file__)
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, (0, 1)),
+        ({"PYCOLLECTIVE_RANK": "2", "PYCOLLECTIVE_SIZE": "4"}, (2, 4)),
+        ({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "3", "PMI_RANK": "1", "PMI_SIZE": "2"}, (0, 3)),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, (1, 2)),
+        ({"PMI_RANK": "1"}, "only one of PMI_RANK and PMI_SIZE is set"),
+    ],
+)
+def test_rank_and_size_of_the_launchers_variables(
+    variables: dict[str, str], expected: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = importlib.import_module("horovod.runner.common.util.env")
+    for launcher in ("HOROVOD_", "PYCOLLECTIVE_", "OMPI_COMM_WORLD_", "PMI_"):
+        for name in ("RANK", "SIZE"):
+            monkeypatch.delenv(launcher + name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if isinstance(expected, str):
+        with pytest.raises(RuntimeError, match=expected):
+            env.get_env_rank_and_size()
+    else:
+        assert env.get_env_rank_and_size() == expected
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    expected = rf"no site-packages folder of this Python can be written: {file}.*: Not a directory"
+    with pytest.raises(RuntimeError, match=expected):
+        installation.install(file / "site-packages")
 
 
 def test_a_horovod_that_is_imported_already_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
