@@ -216,12 +216,12 @@ def test_settings_of_an_elastic_job(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_host_that_does_not_answer_gets_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elastic, "START_SECONDS", 0.3)
-    said: list[str] = []
-    monkeypatch.setattr(elastic, "log", said.append)
+    logged: list[str] = []
+    monkeypatch.setattr(elastic, "log", logged.append)
     limits = Limits(1, timeout=20)
     driver = elastic.make_driver(["true"], FixedHosts({"a": 1}), limits, shell=["sh", "-c", "exec sleep 60"])
     assert driver.run() != 0
-    assert said[0].startswith("host a: no answer within 0 s (tried: sh -c 'exec sleep 60' a "), said
+    assert logged[0].startswith("host a: no answer within 0 s (tried: sh -c 'exec sleep 60' a "), logged
 
 
 def test_a_job_of_which_all_fail_begins_again_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
