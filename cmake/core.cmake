@@ -73,7 +73,6 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT PC_TSAN AND NOT PC_ASAN
   target_compile_definitions(pc_core PRIVATE PC_X86_KERNELS)
   set(level -march=x86-64-v)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    include(CheckCXXCompilerFlag)
     check_cxx_compiler_flag(-march=x86-64-v3 PC_HAS_X86_64_V3)
     if(NOT PC_HAS_X86_64_V3)
       set(level -march=x86_64_v)  # zig's names

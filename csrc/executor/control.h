@@ -75,12 +75,14 @@ constexpr size_t kNearCells = 16;  // bytes
 
 // One rank's part.  The first cache line is written only by its rank and polled by its peers: a peer that sees the
 // counter has, without fetching another line, what it checks and, of the smallest calls, what it reads.
-struct alignas(64) RankBlock {
+struct alignas(128) RankBlock {
   std::atomic<uint64_t> counter;  // release-stored; only grows
   std::atomic<uint32_t> waiters;  // number of sleepers on the counter's low half
-  std::atomic<uint64_t> latest;   // the newest of the entries of `call`
+  std::atomic<uint64_t> latest;   // the newest of the entries of `call` that was published
   alignas(16) char near_cells[2][kNearCells];  // scratch of plans with near cells, by slot
-  std::atomic<uint64_t> call[kRing];  // by sequence: the call's digest with the sequence mixed in
+
+  // Not in the other half of a pair of lines, which some processors fetch together.
+  alignas(128) std::atomic<uint64_t> call[kRing];  // by sequence: the call's digest with the sequence mixed in
 
   alignas(64) Entry entry[kRing];
 
@@ -93,6 +95,8 @@ struct alignas(64) RankBlock {
   std::atomic<uint8_t> agreed;  // by the first rank of a host: the placement of the newest call that is negotiated
   std::atomic<uint32_t> survivor;  // generation of shrink() that this rank takes part in
   char mail[256];  // shrink(): the leader's description of the new communicator
+
+  void wake();  // the ranks that sleep on the counter
 };
 
 constexpr uint32_t kPoisoned = ~0u;

@@ -20,9 +20,11 @@ std::unordered_map<PyObject*, Dtype>& known_descriptors() {
 }  // namespace
 
 Dtype dtype_of(py::handle descriptor) {
+  static std::pair<PyObject*, Dtype> last{};  // a call's arrays have one; under the GIL
+  if (descriptor.ptr() == last.first) return last.second;
   auto& known = known_descriptors();
   const auto found = known.find(descriptor.ptr());
-  if (found != known.end()) return found->second;
+  if (found != known.end()) return (last = *found).second;
   const Dtype dtype = find_dtype(py::str(descriptor).cast<std::string>());
   if (dtype != Dtype::count && known.size() < 256) known.emplace(descriptor.inc_ref().ptr(), dtype);
   return dtype;

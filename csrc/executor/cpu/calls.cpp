@@ -43,7 +43,6 @@ void Team::announce(const Operation& op) {
   entry.output = op.output_at;
   entry.step = op.step;
   entry.fills = op.fill != nullptr;
-  mine.latest.store(digest_of(op), std::memory_order_relaxed);  // the publication of the entry carries it
   mine.call[at].store(digest_of(op), std::memory_order_release);
   entry.complete.store(op.sequence, std::memory_order_release);
 }
@@ -123,7 +122,7 @@ bool Team::hear_placements(Operation& op, uint8_t& agreed) {
 void Team::fill(Operation& op) {
   if (op.fill != nullptr) op.fill->run();
   op.span.base = ++base_;
-  publish(base_);
+  publish(op, base_);
 }
 
 // Checks what a peer announced on entering, once per call and peer.  In no call does a subset of the

@@ -53,12 +53,12 @@ class CpuGroup {
   void enter(uint64_t base, bool at_once) {
     if (lane() != 0) return;
     team_.announce(op_);
-    if (at_once) publish(base);
+    if (at_once) team_.publish(op_, base);
   }
 
   // All peers poll the same counter.
   void publish(uint64_t value, const Step&) {
-    if (lane() == 0) publish(value);
+    if (lane() == 0) team_.publish(op_, value);
   }
 
   bool await(int32_t peer, uint64_t target) {
@@ -132,15 +132,6 @@ class CpuGroup {
   }
 
  private:
-  // Without a memory barrier, which would wait until this core owns the line: a peer that is about to sleep executes one
-  // on all cores (see Team::nap), so that either it sees the counter, or it is seen here.
-  void publish(uint64_t value) {
-    RankBlock& mine = team_.control_.block(team_.rank_);
-    mine.counter.store(value, std::memory_order_release);
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    if (mine.waiters.load(std::memory_order_relaxed) != 0) team_.publish(value);  // wakes them
-  }
-
   // Waits until the tile's part of arrays in device memory can be accessed.
   bool stage(int64_t tile) {
     if (!staging_->begun()) staging_->begin(plan_);

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "base/checked.h"
-#include "base/membarrier.h"
 #include "link/tcp.h"
 #include "link/ucx.h"
 
@@ -130,7 +129,6 @@ Team::Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t
   mine.pid.store(getpid(), std::memory_order_relaxed);
   mine.pid_namespace.store(pid_namespace(), std::memory_order_relaxed);
   mine.started.store(own_start_time(), std::memory_order_relaxed);
-  expect_barriers();
   mine.presence.store(static_cast<uint32_t>(Presence::here), std::memory_order_release);
 }
 

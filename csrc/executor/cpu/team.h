@@ -221,7 +221,13 @@ class Team {
   void fill(Operation& op);
   bool meet(const Operation& op, int32_t peer);
   bool read_locations(const Operation& op, int32_t peer);
-  void publish(uint64_t value);
+  // The counter and what it is checked against are written together: the line is polled.
+  void publish(const Operation& op, uint64_t value) {
+    RankBlock& mine = control_.block(rank_);
+    mine.latest.store(digest_of(op), std::memory_order_relaxed);
+    mine.counter.store(value, std::memory_order_seq_cst);
+    if (mine.waiters.load(std::memory_order_seq_cst) != 0) mine.wake();
+  }
   bool await_slow(Operation& op, Goal goal);
   bool reached(const Goal& goal, int turn);
   bool arrived(const Goal& goal) const;

@@ -10,7 +10,6 @@
 #include <ctime>
 #include <thread>
 
-#include "base/membarrier.h"
 #include "base/pause.h"
 #include "executor/cpu/team.h"
 
@@ -41,8 +40,6 @@ void futex_wait(RankBlock& block, uint64_t seen, milliseconds limit) {
   syscall(SYS_futex, futex_word(block), FUTEX_WAIT, static_cast<uint32_t>(seen), &timeout, nullptr, 0);
 }
 
-void futex_wake(RankBlock& block) { syscall(SYS_futex, futex_word(block), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
-
 std::atomic<Clock::rep> wary_until{0};  // on the steady clock; of all waits of this process
 
 }  // namespace
@@ -61,10 +58,8 @@ Clock::time_point Team::make_way(Clock::time_point start, Clock::time_point now)
   return after;
 }
 
-void Team::publish(uint64_t value) {
-  RankBlock& mine = control_.block(rank_);
-  mine.counter.store(value, std::memory_order_seq_cst);
-  if (mine.waiters.load(std::memory_order_seq_cst) != 0) futex_wake(mine);
+void RankBlock::wake() {
+  syscall(SYS_futex, futex_word(*this), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 // Messages of other hosts are received by the thread that waits.  `turn`: a look at the links of all of them takes
@@ -130,7 +125,6 @@ void Team::nap(const Goal& goal, milliseconds limit) {
   if (spans_hosts_ && nap_on_links(goal, limit)) return;
   RankBlock& theirs = control_.block(goal.peer);
   theirs.waiters.fetch_add(1, std::memory_order_seq_cst);
-  barrier_on_all_cores();
   const uint64_t seen = theirs.counter.load(std::memory_order_seq_cst);
   if (seen < goal.target) futex_wait(theirs, seen, limit);
   theirs.waiters.fetch_sub(1, std::memory_order_relaxed);
@@ -325,7 +319,7 @@ bool Control::poison(int32_t writer, Fault fault, int32_t culprit, const std::st
   text.copy(header->text, length);
   header->text[length] = '\0';
   header->abort.store(kPoisoned, std::memory_order_release);
-  for (RankBlock* block : blocks) futex_wake(*block);
+  for (RankBlock* block : blocks) block->wake();
   return true;
 }
 
