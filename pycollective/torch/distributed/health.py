@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 from pycollective.comm.communicator import Communicator
 from pycollective.errors import BootstrapError, Error, PeerLostError, TimeoutError
+
+_CLOSING = 1.0
+"""Seconds in which all connections of a process that has ended are closed."""
+_LOOK = 0.01
 
 
 class Health:
@@ -26,5 +32,19 @@ class Health:
     def give_up(self, error: Error) -> None:
         """End the communicator on all ranks, so that they do not wait for this one, whose call has failed."""
         if isinstance(error, BootstrapError):  # ranks have not joined a second communicator
-            error = TimeoutError(str(error))
+            error = self._lost(within=_CLOSING) or TimeoutError(str(error))
         self._backend.fail(error)
+
+    def _lost(self, within: float) -> PeerLostError | None:
+        """The loss of a rank, if one is detected within so many seconds."""
+        end = time.monotonic() + within
+        while True:
+            try:
+                self.check()
+            except PeerLostError as lost:
+                return lost
+            except Error:  # the communicator has ended already
+                return None
+            if time.monotonic() > end:
+                return None
+            time.sleep(_LOOK)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ import pycollective
 
 torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
+
+from pycollective.torch.distributed.health import Health  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -179,3 +182,32 @@ def test_nothing_remains_of_ranks_that_end_silently() -> None:
 def _vanish(world: World) -> None:
     dist.all_reduce(torch.ones(3))
     os._exit(0)
+
+
+class _Group:
+    """A backend of rank 1 of 3 of which rank 0 is found to have ended after some looks; never: None."""
+
+    def __init__(self, looks: int | None) -> None:
+        self.group = SimpleNamespace(size=3, rank=1)
+        self.looks, self.failure = looks, pycollective.Error("sound")
+
+    def check(self) -> None:
+        if self.looks:
+            self.looks -= 1
+
+    def is_gone(self, rank: int) -> bool:
+        return rank == 0 and self.looks == 0
+
+    def fail(self, error: pycollective.Error) -> None:
+        self.failure = error
+
+
+@pytest.mark.parametrize(("looks", "kind"), [(3, pycollective.PeerLostError), (None, pycollective.TimeoutError)])
+def test_a_rendezvous_that_fails_ends_the_group_with_its_cause(
+    looks: int | None, kind: type[pycollective.Error], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pycollective.torch.distributed.health._CLOSING", 0.1)
+    group: Any = _Group(looks)
+    Health(SimpleNamespace(backend=group)).give_up(pycollective.BootstrapError("rank 0 left the rendezvous"))  # type: ignore[arg-type]
+    assert type(group.failure) is kind
+    assert "rank 0" in str(group.failure)

@@ -96,6 +96,7 @@ class JobQueue:
                 self._comm = self._built()
             except Error as error:
                 self._health.give_up(error)
+                self._health.require_sound()  # raises what all ranks report
                 raise
         return self._comm
 
