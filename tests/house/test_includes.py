@@ -53,3 +53,10 @@ def test_upward_includes_and_circles_are_refused(tmp_path: Path) -> None:
     assert includes.check(tmp_path) == ["csrc/executor/cpu/c.h:1: executor and window include each other"]
     write(tmp_path, "csrc/attic/a.cpp", "")
     assert any("'attic' has no level" in problem for problem in includes.check(tmp_path))
+
+
+def test_files_of_a_folder_that_include_each_other_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, "csrc/base/a.h", '#include "base/b.h"')
+    assert problems_of(tmp_path, "csrc/base/b.h", '#include "base/a.h"') == [
+        "csrc/base/a.h:1: base/a.h and base/b.h include each other"
+    ]

@@ -1,7 +1,7 @@
 """Rejects upward includes. `python tools/checks/includes.py` names each and exits with 1.
 
-An `#include "folder/..."` in csrc/ must not name a higher folder than its own (INCLUDES, bottom first), and the folders
-must not include each other in a cycle. For Python's imports see tools/checks/imports.py.
+An `#include "folder/..."` in csrc/ must not name a higher folder than its own (INCLUDES, bottom first), and neither
+folders nor files may include each other in a cycle. For Python's imports see tools/checks/imports.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INCLUDES: list[set[str]] = [
 ]
 """Folders of csrc/ by level, lowest first."""
 
-_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"/]+)/')
+_INCLUDE = re.compile(r'^\s*#\s*include\s*"(([^"/]+)/[^"]+)"')
 
 
 def check(root: Path) -> list[str]:
@@ -31,7 +31,8 @@ def check(root: Path) -> list[str]:
 
 def _check(root: Path) -> Iterator[str]:
     level = {folder: i for i, folders in enumerate(INCLUDES) for folder in folders}
-    edges: dict[str, dict[str, str]] = {}
+    folders: dict[str, dict[str, str]] = {}
+    files: dict[str, dict[str, str]] = {}
     for file in sorted((root / "csrc").rglob("*")):
         if file.suffix not in {".h", ".hpp", ".cuh", ".cpp", ".cu", ".inc"}:
             continue
@@ -41,13 +42,17 @@ def _check(root: Path) -> Iterator[str]:
             continue
         for number, line in enumerate(file.read_text().splitlines(), 1):
             found = _INCLUDE.match(line)
-            if not found or found[1] == folder or not (root / "csrc" / found[1]).is_dir():
+            if not found or not (root / "csrc" / found[2]).is_dir():
                 continue
             where = f"{file.relative_to(root)}:{number}"
-            if level.get(found[1], len(level)) > level[folder]:
-                yield f"{where}: {folder} must not include {found[1]}"
-            edges.setdefault(folder, {}).setdefault(found[1], where)
-    yield from _circles(edges)
+            files.setdefault(file.relative_to(root / "csrc").as_posix(), {}).setdefault(found[1], where)
+            if found[2] == folder:
+                continue
+            if level.get(found[2], len(level)) > level[folder]:
+                yield f"{where}: {folder} must not include {found[2]}"
+            folders.setdefault(folder, {}).setdefault(found[2], where)
+    yield from _circles(folders)
+    yield from _circles(files)
 
 
 def _circles(edges: dict[str, dict[str, str]]) -> Iterator[str]:
