@@ -58,9 +58,7 @@ Clock::time_point Team::make_way(Clock::time_point start, Clock::time_point now)
   return after;
 }
 
-void RankBlock::wake() {
-  syscall(SYS_futex, futex_word(*this), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
+void RankBlock::wake() { syscall(SYS_futex, futex_word(*this), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
 
 // Messages of other hosts are received by the thread that waits.  `turn`: a look at the links of all of them takes
 // longer than a wait for a peer of this host should.
