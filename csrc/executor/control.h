@@ -76,7 +76,7 @@ constexpr size_t kNearCells = 16;  // bytes
 // One rank's part.  The first cache line is written only by its rank and polled by its peers: a peer that sees the
 // counter has, without fetching another line, what it checks and, of the smallest calls, what it reads.
 struct alignas(128) RankBlock {
-  std::atomic<uint64_t> counter;  // release-stored; only grows
+  std::atomic<uint64_t> counter;  // sequentially consistent: see Team::publish; only grows
   std::atomic<uint32_t> waiters;  // number of sleepers on the counter's low half
   std::atomic<uint64_t> latest;   // the newest of the entries of `call` that was published
   alignas(16) char near_cells[2][kNearCells];  // scratch of plans with near cells, by slot
