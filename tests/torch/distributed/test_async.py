@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from datetime import timedelta
 from typing import Any
 
@@ -251,6 +252,23 @@ def _in_order(world: World, engine: bool) -> None:
         for work in works:
             work.wait()
         assert [t.unique().tolist() for t in (x, y, z)] == [[162.0], [54.0], [162.0]]
+
+
+def test_tensors_of_calls_that_nobody_waits_for_are_released() -> None:
+    run(2, _unawaited, gloo=False)
+
+
+def _unawaited(world: World) -> None:
+    first = torch.ones(8)
+    alive = weakref.ref(first)
+    dist.all_reduce(first, async_op=True)
+    del first
+    last = torch.ones(8)
+    for _ in range(1000):
+        work = dist.all_reduce(last, op=dist.ReduceOp.AVG, async_op=True)
+        time.sleep(0.0002)  # completed by the background thread
+    work.wait()
+    assert (last == 1).all() and alive() is None
 
 
 def test_pending_calls_complete_when_the_group_is_destroyed() -> None:

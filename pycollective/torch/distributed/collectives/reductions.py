@@ -29,16 +29,13 @@ class Reductions(Calls):
         # tensor that the core can reduce as it is.
         if type(opts) is _OPTIONS and self._direct and not _profiler():
             jobs, order = self._jobs, self._order
-            if not (jobs.started and jobs.inside()):
-                if len(order.pending) == 1 and order.pending[0][0].waited_for:
-                    order.pending = []
-                if not order.pending or order.is_clear():
-                    call = _core.reduce_in_place(self.comm, inputs, opts, self._timeout, _SUM, _AVG)
-                    if call is not NotImplemented:
-                        self._calls += 1
-                        if call is None:  # it has completed; torch allows None
-                            return None
-                        return order.note_plain(call, inputs[0], jobs)
+            if not (jobs.started and jobs.inside()) and (not order.pending or order.admits_direct()):
+                call = _core.reduce_in_place(self.comm, inputs, opts, self._timeout, _SUM, _AVG)
+                if call is not NotImplemented:
+                    self._calls += 1
+                    if call is None:  # it has completed; torch allows None
+                        return None
+                    return order.note_plain(call, inputs[0], jobs)
         opts = options(c10d.AllreduceOptions, opts, *more)
         x = one(inputs, "allreduce")
         if isinstance(x, torch.Tensor) and x.layout == torch.sparse_coo:

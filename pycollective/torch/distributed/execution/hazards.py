@@ -16,6 +16,8 @@ DIRECT, JOBS, ENGINE, STREAM = "direct", "jobs", "engine", "stream"
 a stream, where waiting does not block the host."""
 _IN_ORDER = frozenset((DIRECT, JOBS))
 AnyWork = Work | StreamWork
+_ENOUGH = 64
+"""Calls that are recorded before those that have completed are looked for."""
 
 
 _Pending = tuple[AnyWork, str, list[Span] | int]
@@ -27,6 +29,8 @@ class Order:
 
     def __init__(self) -> None:
         self.pending: list[_Pending] = []
+        self._only_direct = True  # pending calls are direct ones that copy nothing
+        self._enough = _ENOUGH
 
     def settle(self, touched: Sequence[Any], place: str, copies: bool) -> None:
         """Before a call on tensors `touched`: wait for pending calls that it must not overtake.
@@ -48,11 +52,24 @@ class Order:
     def is_clear(self) -> bool:
         """Whether all calls have completed."""
         self.pending = [one for one in self.pending if not one[0].is_completed()]
+        self._only_direct = all(place == DIRECT and not work.copies for work, place, _ in self.pending)
+        self._enough = max(_ENOUGH, 2 * len(self.pending))
         return not self.pending
+
+    def admits_direct(self) -> bool:
+        """Whether a direct call that copies nothing overtakes none of the pending calls, of which there are some."""
+        if not self._only_direct:
+            return self.is_clear()
+        if self.pending[-1][0].waited_for:  # then those before it have completed, too
+            self.pending.clear()
+        elif len(self.pending) >= self._enough:
+            self.is_clear()
+        return True
 
     def note(self, work: AnyWork, touched: Sequence[Any], place: str) -> AnyWork:
         """Record a call that has been started; returns its Work."""
         self.pending.append((work, place, [span(x) for x in touched]))
+        self._only_direct = self._only_direct and place == DIRECT and not work.copies
         return work
 
     def note_plain(self, call: Any, x: Any, jobs: JobQueue) -> PlainWork:
