@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import typing
 import typing_extensions
-__all__: list[str] = ['ALWAYS_STAGED', 'ALWAYS_STAGED_BETWEEN_HOSTS', 'AgreedOperation', 'Agreement', 'Engine', 'Handle', 'HostBuffer', 'JaxGraphCall', 'Layout', 'Ledger', 'Schedule', 'Segment', 'TableDirectory', 'Team', 'TensorFlowCall', 'TensorFlowCompiledCall', 'UcxDevices', 'UcxWorker', 'Window', 'Work', 'announcements', 'check_call', 'collectives', 'combine', 'define_tensorflow_operations', 'define_tensorflow_xla_targets', 'dlpack_layout', 'dtype_name', 'dtypes', 'fast_method', 'instruction_set', 'is_numpy', 'jax_add_start', 'jax_handlers', 'jax_plan', 'jax_plan_both', 'operators', 'placement', 'reduce_in_place', 'report_on_signal', 'reports_wanted', 'settings', 'takes', 'timeout_of']
+__all__: list[str] = ['ALWAYS_STAGED', 'ALWAYS_STAGED_BETWEEN_HOSTS', 'AgreedOperation', 'Agreement', 'Engine', 'Handle', 'HostBuffer', 'JaxGraphCall', 'Layout', 'Ledger', 'Schedule', 'Segment', 'TableDirectory', 'Team', 'TensorFlowCall', 'TensorFlowCompiledCall', 'UcxDevices', 'UcxWorker', 'Window', 'Work', 'announcements', 'check_call', 'collectives', 'combine', 'define_tensorflow_operations', 'define_tensorflow_xla_targets', 'dlpack_layout', 'dtype_name', 'dtypes', 'fast_method', 'instruction_set', 'is_numpy', 'jax_add_start', 'jax_handlers', 'jax_plan', 'jax_plan_both', 'operators', 'placement', 'reducer_in_place', 'report_on_signal', 'reports_wanted', 'settings', 'takes', 'timeout_of']
 class Schedule:
     """
     One rank's compiled schedule, checked.
@@ -107,7 +107,7 @@ class Handle:
     """
     A nonblocking call in flight.
     """
-    def result(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> typing.Any:
+    def result(self, timeout: float | None = None) -> typing.Any:
         """
         wait(), then the call's result.
         """
@@ -115,7 +115,7 @@ class Handle:
         """
         Whether the call has completed (also when it failed).
         """
-    def wait(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> None:
+    def wait(self, timeout: float | None = None) -> None:
         """
         Block until the call has completed, at most `timeout` seconds. Raises what the call raised, or TimeoutError.
         """
@@ -617,9 +617,9 @@ def placement(collective: str, x: typing.Any, out: typing.Any, x_shared: bool, o
     """
     Which arrays of a call peers may access directly: 1 the input, 2 the output, 4 in place. `x_shared`, `out_shared`: whether peers have mapped their memory.
     """
-def reduce_in_place(communicator: typing.Any, inputs: list[typing.Any], options: typing.Any, timeout: float, sum: typing.Any, avg: typing.Any) -> typing.Any:
+def reducer_in_place(communicator: typing.Any, timeout: typing.SupportsFloat | typing.SupportsIndex, sum: typing.Any, avg: typing.Any) -> typing.Any:
     """
-    Allreduce in place of a list of one plain torch tensor, with torch's AllreduceOptions: returns None, or the Handle of an asynchronous call. NotImplemented, without effect: only the process group's method takes these arguments, or reports what is wrong with them. `timeout`: in seconds, if the options have none; `sum`, `avg`: torch's operators of these names.
+    A function (inputs, options) that makes a process group's allreduces in place of a list of one plain torch tensor, with torch's AllreduceOptions. It returns None, or the Handle of an asynchronous call; NotImplemented, without effect: only the group's method takes these arguments, or reports what is wrong with them. `timeout`: in seconds, if the options have none; `sum`, `avg`: torch's operators of these names.
     """
 def report_on_signal(number: typing.SupportsInt | typing.SupportsIndex) -> bool:
     """

@@ -92,6 +92,8 @@ inline constexpr bool is_bound = false;
 
 // Sets the Python error that a C++ exception maps to; rethrows unknown ones.
 void translate(std::exception_ptr pointer);
+// The same for every exception, as pybind11 does for the functions that it dispatches.
+void set_error(std::exception_ptr pointer);
 
 void bind_agreement(py::module_& m);
 void bind_array(py::module_& m);

@@ -43,6 +43,18 @@ void translate(std::exception_ptr pointer) {
   }
 }
 
+void set_error(std::exception_ptr pointer) {
+  try {
+    translate(std::move(pointer));
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const py::builtin_exception& error) {
+    error.set_error();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+}
+
 namespace {
 
 // Makes a blocked call interruptible by Ctrl-C: runs Python's signal handlers if this is the main thread.

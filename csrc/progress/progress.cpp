@@ -59,6 +59,7 @@ bool Task::take_turn(Effort effort, Clock::time_point until) {
     team_->one_call.adopt();
     return true;
   }
+  if ((has_turn_ = team_->one_call.try_lock())) return true;
   const auto start = Clock::now();
   while (!(has_turn_ = team_->one_call.try_lock())) {
     const auto now = Clock::now();

@@ -118,19 +118,6 @@ TeamCall* team_of(PyObject* object) {
 
 py::object borrow(PyObject* o) { return py::reinterpret_borrow<py::object>(o); }
 
-// The exception translation that pybind11 does for functions that it dispatches.
-void set_error(std::exception_ptr pointer) {
-  try {
-    translate(pointer);
-  } catch (py::error_already_set& error) {
-    error.restore();
-  } catch (const py::builtin_exception& error) {
-    error.set_error();
-  } catch (const std::exception& error) {
-    PyErr_SetString(PyExc_RuntimeError, error.what());
-  }
-}
-
 PyObject* call_general(PyObject* method, PyObject* self, const Given& given) {
   std::vector<PyObject*> all{self};
   all.insert(all.end(), given.values, given.values + given.count + given.named());
@@ -265,7 +252,7 @@ Outcome run(PyObject* self, const Given& given, bool nonblocking) {
 
 // Handle(work, value) of pycollective.comm.handle, without the frame of its __init__.
 PyObject* handle_of(Outcome outcome) {
-  const py::object work = py::cast(Handle(std::move(outcome.task), outcome.result));
+  const py::object work = make_handle(std::move(outcome.task), outcome.result);
   auto handle = py::reinterpret_steal<py::object>(handle_type->tp_alloc(handle_type, 0));
   if (!handle || PyObject_SetAttr(handle.ptr(), work_name, work.ptr()) != 0 ||
       PyObject_SetAttr(handle.ptr(), value_name, outcome.result.ptr()) != 0)
@@ -340,29 +327,34 @@ py::object seconds_of(const py::object& duration, PyObject* unset) {
                     1e-6 * PyDateTime_DELTA_GET_MICROSECONDS(duration.ptr()));
 }
 
-// The latency path of a torch.distributed process group; see the docstring below.
-PyObject* reduce_in_place(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (count != 6) {
-    PyErr_SetString(PyExc_TypeError, "reduce_in_place takes 6 arguments");
+// The latency path of a torch.distributed process group: `self` is a tuple of a communicator, the timeout of calls
+// whose options have none, and torch's operators SUM and AVG.  See the docstring below.
+PyObject* reduce_in_place(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  if (count != 2) {
+    PyErr_SetString(PyExc_TypeError, "inputs and options are needed");
     return nullptr;
   }
   try {
-    PyObject *const inputs = args[1], *const options = args[2];
-    const py::object held = own_team(args[0]);
+    PyObject *const inputs = args[0], *const options = args[1];
+    const py::object held = own_team(PyTuple_GET_ITEM(self, 0));
     TeamCall* team = team_of(held.ptr());
     if (team == nullptr || !PyList_CheckExact(inputs) || PyList_GET_SIZE(inputs) != 1 ||
         !is_plain_tensor(PyList_GET_ITEM(inputs, 0)))
       return Py_NewRef(Py_NotImplemented);
     const py::object x = borrow(PyList_GET_ITEM(inputs, 0)), op = attribute(options, reduce_op_name);
-    PyObject* name = equal(op, args[4]) ? default_op : equal(op, args[5]) ? avg_op : nullptr;
+    PyObject* const name = equal(op, PyTuple_GET_ITEM(self, 2))   ? default_op
+                           : equal(op, PyTuple_GET_ITEM(self, 3)) ? avg_op
+                                                                  : nullptr;
     if (name == nullptr) return Py_NewRef(Py_NotImplemented);
+    const LateTimeout timeout = [&] { return seconds_of(attribute(options, timeout_name), PyTuple_GET_ITEM(self, 1)); };
     const bool nonblocking = attribute(options, async_op_name).ptr() == Py_True;
-    const py::object timeout = seconds_of(attribute(options, timeout_name), args[3]);
-    Outcome outcome =
-        team->call_plain(Collective::allreduce, {x, x, borrow(name), py::none(), timeout, -1, nonblocking});
+    PlainCall call{x, x, borrow(name), py::none(), py::none(), -1, nonblocking};
+    if (nonblocking) call.timeout = timeout();
+    else call.late_timeout = &timeout;
+    Outcome outcome = team->call_plain(Collective::allreduce, call);
     if (!outcome.result) return Py_NewRef(Py_NotImplemented);
     if (!nonblocking) return Py_NewRef(Py_None);
-    return py::cast(Handle(std::move(outcome.task), outcome.result)).release().ptr();
+    return make_handle(std::move(outcome.task), std::move(outcome.result)).release().ptr();
   } catch (...) {
     set_error(std::current_exception());
     return nullptr;
@@ -371,11 +363,15 @@ PyObject* reduce_in_place(PyObject*, PyObject* const* args, Py_ssize_t count) {
 
 PyMethodDef reduce_in_place_definition{
     "reduce_in_place", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(reduce_in_place)), METH_FASTCALL,
-    "reduce_in_place(communicator: typing.Any, inputs: list[typing.Any], options: typing.Any, timeout: float, "
-    "sum: typing.Any, avg: typing.Any) -> typing.Any\n\nAllreduce in place of a list of one plain torch tensor, with "
-    "torch's AllreduceOptions: returns None, or the Handle of an asynchronous call. NotImplemented, without effect: "
-    "only the process group's method takes these arguments, or reports what is wrong with them. `timeout`: in seconds, "
-    "if the options have none; `sum`, `avg`: torch's operators of these names."};
+    "Allreduce in place of a list of one plain torch tensor, with torch's AllreduceOptions: returns None, or the Handle "
+    "of an asynchronous call. NotImplemented, without effect: only the process group's method takes these arguments, or "
+    "reports what is wrong with them."};
+
+py::object reducer_in_place(const py::object& communicator, double timeout, const py::object& sum,
+                            const py::object& avg) {
+  const py::tuple self = py::make_tuple(communicator, timeout, sum, avg);
+  return py::reinterpret_steal<py::object>(PyCFunction_New(&reduce_in_place_definition, self.ptr()));
+}
 
 using Function = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
 
@@ -449,8 +445,12 @@ void bind_fast_path(py::module_& m) {
   define(team_call, "call", call);
   const py::object general = team.attr("call");
   team.attr("call") = front(team_call, team.ptr(), general, py::str(general.attr("__doc__")));
-  m.add_object("reduce_in_place",
-               py::reinterpret_steal<py::object>(PyCFunction_New(&reduce_in_place_definition, nullptr)));
+  m.def("reducer_in_place", &reducer_in_place, py::arg("communicator"), py::arg("timeout"), py::arg("sum"),
+        py::arg("avg"),
+        "A function (inputs, options) that makes a process group's allreduces in place of a list of one plain torch "
+        "tensor, with torch's AllreduceOptions. It returns None, or the Handle of an asynchronous call; NotImplemented, "
+        "without effect: only the group's method takes these arguments, or reports what is wrong with them. `timeout`: "
+        "in seconds, if the options have none; `sum`, `avg`: torch's operators of these names.");
   m.def("fast_method", &fast_method, py::arg("owner"), py::arg("method"), py::arg("name"), py::arg("signature"),
         py::arg("handle"),
         "A descriptor for the class `owner` that runs plain calls of a method directly and others through `method`. "

@@ -72,7 +72,7 @@ Outcome TeamCall::run_plain(const PlainCall& call, Terms& terms, const PlainArra
     a.output = y.view;
     a.has_output = true;
   }
-  return finish(prepare(terms, a), call.x, out, call.nonblocking, out);
+  return finish(prepare(terms, a), call.x, out, call.nonblocking, out, call.late_timeout);
 }
 
 Outcome TeamCall::call_plain(Collective collective, const PlainCall& call) {

@@ -285,13 +285,21 @@ void TeamCall::require_open() const {
   if (closed_) throw CommunicatorFault(Fault::aborted, -1, "the communicator was freed");
 }
 
-void TeamCall::run(Operation& operation, const py::object& x, const py::object& out) {
-  if (team_->queued.load(std::memory_order_acquire) > 0) return run_queued(std::move(operation), x, out);
+void TeamCall::run(Operation& operation, const py::object& x, const py::object& out,
+                   const LateTimeout* late_timeout) {
+  const auto read_late = [&] {
+    if (late_timeout != nullptr) operation.timeout = std::chrono::duration<double>(read_timeout((*late_timeout)()));
+  };
+  if (team_->queued.load(std::memory_order_acquire) > 0) {
+    read_late();
+    return run_queued(std::move(operation), x, out);
+  }
   if (Progress::releasing.load(std::memory_order_relaxed)) Progress::require_other_thread(team_->name());
   operation.caller_waits = true;
   // A small call often completes in less time than releasing the GIL takes.
   std::unique_lock turn(team_->one_call, std::try_to_lock);
   if (turn.owns_lock() && team_->attempt(operation) == Status::done) return;
+  read_late();
   const ArrayPair kept(pinned(x), pinned(out));  // other Python threads run now
   const Released released;
   if (!turn.owns_lock()) turn.lock();
@@ -305,7 +313,7 @@ void TeamCall::run_queued(Operation operation, const py::object& x, const py::ob
   const std::string description = operation.describe();
   const std::shared_ptr<Task> task = submit(std::move(operation), x, out);
   try {
-    Handle(task, out).wait(std::nullopt);
+    wait_for(*task, std::nullopt);
   } catch (const py::error_already_set&) {  // Ctrl-C: as in any other blocked call
     const Released released;
     team_->interrupt(description);
@@ -349,13 +357,13 @@ py::object TeamCall::call(int collective_number, py::object x, py::object out, c
               reinterpret_cast<const DeviceCopies*>(copies)};
   Arrays a = read(x, out);
   Outcome outcome = finish(prepare(terms, a), x, out, nonblocking, out);
-  return nonblocking ? py::cast(Handle(std::move(outcome.task), out)) : out;
+  return nonblocking ? make_handle(std::move(outcome.task), out) : out;
 }
 
 Outcome TeamCall::finish(Operation&& operation, const py::object& x, const py::object& out, bool nonblocking,
-                         const py::object& result) {
+                         const py::object& result, const LateTimeout* late_timeout) {
   if (nonblocking) return {result, submit(std::move(operation), x, out)};
-  run(operation, x, out);
+  run(operation, x, out, late_timeout);
   return {result, nullptr};
 }
 

@@ -36,6 +36,9 @@ constexpr size_t kMostPlans = 4096;
 
 struct PlanKeyHash { size_t operator()(const PlanKey& key) const; };
 
+// Asked for a call's timeout if the call has to wait.
+using LateTimeout = std::function<py::object()>;
+
 // The arguments of a call on a latency path.
 struct PlainCall {
   py::object x, out, op, topology, timeout;
@@ -43,6 +46,7 @@ struct PlainCall {
   bool nonblocking = false;
   Scaling scaling{};
   int64_t step = 0;  // of a weighted call, whose `topology` is a matrix
+  const LateTimeout* late_timeout = nullptr;  // of a blocking call, instead of `timeout`
 };
 
 // Of a latency path.
@@ -108,8 +112,9 @@ class TeamCall {
                    const std::vector<int64_t>& row_counts, int64_t rows);
   std::vector<int64_t> exchange(std::vector<int64_t> numbers, const PlainCall& call);
   Outcome finish(Operation&& operation, const py::object& x, const py::object& out, bool nonblocking,
-                 const py::object& result);
-  void run(Operation& operation, const py::object& x, const py::object& out);
+                 const py::object& result, const LateTimeout* late_timeout = nullptr);
+  void run(Operation& operation, const py::object& x, const py::object& out,
+           const LateTimeout* late_timeout = nullptr);
   void run_queued(Operation operation, const py::object& x, const py::object& out);
   std::shared_ptr<Task> submit(Operation operation, const py::object& x, const py::object& out) const;
 

@@ -23,7 +23,7 @@ from pycollective.comm.cuda.arrays import allocate
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.side import GpuSide
 from pycollective.comm.request import CallRequest
-from pycollective.torch.distributed import cuda
+from pycollective.torch.distributed import backend, cuda
 
 
 def install(everything: bool = False, eager: bool = False) -> StandIn:
@@ -36,12 +36,14 @@ def install(everything: bool = False, eager: bool = False) -> StandIn:
     emulation.install()
     made = StandIn(everything, eager)
     cuda.replace(made)
-    reduce = _core.reduce_in_place
 
-    def reduce_in_memory(comm: Any, inputs: Any, *more: Any) -> Any:
-        return reduce(comm, inputs, *more) if made.device(inputs[0]) < 0 else NotImplemented
+    def in_memory(reduce: Any) -> Any:
+        return lambda inputs, options: reduce(inputs, options) if made.device(inputs[0]) < 0 else NotImplemented
 
-    _core.reduce_in_place = reduce_in_memory
+    reducer = _core.reducer_in_place
+    _core.reducer_in_place = lambda *arguments: in_memory(reducer(*arguments))
+    for group in backend._live:
+        group._reduce_plain = in_memory(group._reduce_plain)
     put_into_stream = GpuSide.run
 
     def run(side: GpuSide, request: CallRequest) -> None:

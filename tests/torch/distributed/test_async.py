@@ -61,6 +61,25 @@ def _late(world: World) -> None:
     assert x[0] == 2
 
 
+@pytest.mark.parametrize("later", [False, True])
+def test_the_timeout_of_a_calls_options(later: bool) -> None:
+    run(2, _own_timeout, later, gloo=False)
+
+
+def _own_timeout(world: World, later: bool) -> None:
+    group = dist.new_group()
+    if world.rank == 0:
+        opts = dist.AllreduceOptions()
+        opts.asyncOp, opts.timeout = later, timedelta(seconds=0.2)
+        begin = time.monotonic()
+        with pytest.raises(RuntimeError, match="not entered within 0.2 s by rank 1"):
+            work = group.allreduce([torch.ones(2)], opts)
+            work.wait()
+        assert time.monotonic() - begin < 10
+        world.ours.get_group_store().set("late", "on")
+    world.ours.get_group_store().wait(["late"])
+
+
 @pytest.mark.parametrize("n", [2, 3])
 def test_ranks_may_differ_in_what_they_wait_for(n: int) -> None:
     run(n, _mixed, gloo=False)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from pycollective import _core
 from pycollective.comm.communicator import Communicator
 from pycollective.comm.request import CallRequest
 from pycollective.torch.distributed import tensors
@@ -55,6 +56,7 @@ class Calls(dist.ProcessGroup):
         self._timeout, self._name, self._desc, self._store = timeout, name, "undefined", store
         self._order, self._streams, self._calls, self._drawn = Order(), Streams(), 0, False
         self._direct = not options.engine and options.topology is None
+        self._reduce_plain = _core.reducer_in_place(comm, timeout, dist.ReduceOp.SUM, dist.ReduceOp.AVG)
 
     # -- torch's queries about a group -----------------------------------------------------------------------------
 

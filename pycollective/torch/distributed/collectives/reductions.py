@@ -8,14 +8,12 @@ from typing import Any
 import torch
 import torch.distributed.distributed_c10d as c10d
 
-from pycollective import _core
 from pycollective.torch.distributed import tensors
 from pycollective.torch.distributed.collectives import multi_step, profiling
 from pycollective.torch.distributed.collectives.arguments import many, one, options, same_size
 from pycollective.torch.distributed.collectives.calls import Calls
 from pycollective.torch.distributed.collectives.operators import operator
 
-_SUM, _AVG = torch.distributed.ReduceOp.SUM, torch.distributed.ReduceOp.AVG
 _OPTIONS = c10d.AllreduceOptions
 _profiler = profiling.enabled
 
@@ -30,7 +28,7 @@ class Reductions(Calls):
         if type(opts) is _OPTIONS and self._direct and not _profiler():
             jobs, order = self._jobs, self._order
             if not (jobs.started and jobs.inside()) and (not order.pending or order.admits_direct()):
-                call = _core.reduce_in_place(self.comm, inputs, opts, self._timeout, _SUM, _AVG)
+                call = self._reduce_plain(inputs, opts)
                 if call is not NotImplemented:
                     self._calls += 1
                     if call is None:  # it has completed; torch allows None

@@ -220,16 +220,15 @@ class PlainWork(Work):
     __init__ = dist.Work.__init__
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        if self.waited_for:
-            return True
-        if timeout is None and not self._completed:
+        if timeout is not None:
+            return Work.wait(self, timeout)
+        if not self.waited_for:
             try:
                 self.call.wait()
             except Exception:
                 return Work.wait(self)  # waits once more, which raises the same error, and records it
             self._completed = self.waited_for = True
-            return True
-        return Work.wait(self, timeout)
+        return True
 
 
 class CompletedWork(dist.Work):
