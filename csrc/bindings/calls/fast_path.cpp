@@ -363,8 +363,10 @@ PyObject* reduce_in_place(PyObject* self, PyObject* const* args, Py_ssize_t coun
 
 PyMethodDef reduce_in_place_definition{
     "reduce_in_place", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(reduce_in_place)), METH_FASTCALL,
-    "Allreduce in place of a list of one plain torch tensor, with torch's AllreduceOptions: returns None, or the Handle "
-    "of an asynchronous call. NotImplemented, without effect: only the process group's method takes these arguments, or "
+    "Allreduce in place of a list of one plain torch tensor, with torch's AllreduceOptions: returns None, or the "
+    "Handle "
+    "of an asynchronous call. NotImplemented, without effect: only the process group's method takes these arguments, "
+    "or "
     "reports what is wrong with them."};
 
 py::object reducer_in_place(const py::object& communicator, double timeout, const py::object& sum,
@@ -445,12 +447,13 @@ void bind_fast_path(py::module_& m) {
   define(team_call, "call", call);
   const py::object general = team.attr("call");
   team.attr("call") = front(team_call, team.ptr(), general, py::str(general.attr("__doc__")));
-  m.def("reducer_in_place", &reducer_in_place, py::arg("communicator"), py::arg("timeout"), py::arg("sum"),
-        py::arg("avg"),
-        "A function (inputs, options) that makes a process group's allreduces in place of a list of one plain torch "
-        "tensor, with torch's AllreduceOptions. It returns None, or the Handle of an asynchronous call; NotImplemented, "
-        "without effect: only the group's method takes these arguments, or reports what is wrong with them. `timeout`: "
-        "in seconds, if the options have none; `sum`, `avg`: torch's operators of these names.");
+  m.def(
+      "reducer_in_place", &reducer_in_place, py::arg("communicator"), py::arg("timeout"), py::arg("sum"),
+      py::arg("avg"),
+      "A function (inputs, options) that makes a process group's allreduces in place of a list of one plain torch "
+      "tensor, with torch's AllreduceOptions. It returns None, or the Handle of an asynchronous call; NotImplemented, "
+      "without effect: only the group's method takes these arguments, or reports what is wrong with them. `timeout`: "
+      "in seconds, if the options have none; `sum`, `avg`: torch's operators of these names.");
   m.def("fast_method", &fast_method, py::arg("owner"), py::arg("method"), py::arg("name"), py::arg("signature"),
         py::arg("handle"),
         "A descriptor for the class `owner` that runs plain calls of a method directly and others through `method`. "

@@ -12,8 +12,7 @@ namespace pc {
 namespace {
 
 struct Handle {
-  PyObject_HEAD
-  std::shared_ptr<Task> task;
+  PyObject_HEAD std::shared_ptr<Task> task;
   py::object result;
 };
 
@@ -36,8 +35,7 @@ bool wait_once(Task& task, double seconds) {
 // Of a method (timeout=None).  Throws error_already_set.
 std::optional<double> timeout_of(PyObject* const* values, Py_ssize_t count, PyObject* names) {
   const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
-  const bool known =
-      named == 0 || PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "timeout") == 0;
+  const bool known = named == 0 || PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "timeout") == 0;
   if (count + named > 1 || !known) throw py::type_error("the only argument is timeout");
   if (count + named == 0 || values[0] == Py_None) return std::nullopt;
   const double seconds = PyFloat_AsDouble(values[0]);
@@ -80,12 +78,12 @@ PyMethodDef handle_methods[] = {
     {nullptr, nullptr, 0, nullptr}};
 
 PyType_Slot handle_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(deallocate)},
-                       {Py_tp_methods, handle_methods},
-                       {Py_tp_doc, const_cast<char*>("A nonblocking call in flight.")},
-                       {0, nullptr}};
+                              {Py_tp_methods, handle_methods},
+                              {Py_tp_doc, const_cast<char*>("A nonblocking call in flight.")},
+                              {0, nullptr}};
 
 PyType_Spec handle_spec{"pycollective._core.Handle", sizeof(Handle), 0,
-                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, handle_slots};
+                        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, handle_slots};
 
 }  // namespace
 

@@ -285,8 +285,7 @@ void TeamCall::require_open() const {
   if (closed_) throw CommunicatorFault(Fault::aborted, -1, "the communicator was freed");
 }
 
-void TeamCall::run(Operation& operation, const py::object& x, const py::object& out,
-                   const LateTimeout* late_timeout) {
+void TeamCall::run(Operation& operation, const py::object& x, const py::object& out, const LateTimeout* late_timeout) {
   const auto read_late = [&] {
     if (late_timeout != nullptr) operation.timeout = std::chrono::duration<double>(read_timeout((*late_timeout)()));
   };

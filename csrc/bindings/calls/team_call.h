@@ -113,8 +113,7 @@ class TeamCall {
   std::vector<int64_t> exchange(std::vector<int64_t> numbers, const PlainCall& call);
   Outcome finish(Operation&& operation, const py::object& x, const py::object& out, bool nonblocking,
                  const py::object& result, const LateTimeout* late_timeout = nullptr);
-  void run(Operation& operation, const py::object& x, const py::object& out,
-           const LateTimeout* late_timeout = nullptr);
+  void run(Operation& operation, const py::object& x, const py::object& out, const LateTimeout* late_timeout = nullptr);
   void run_queued(Operation operation, const py::object& x, const py::object& out);
   std::shared_ptr<Task> submit(Operation operation, const py::object& x, const py::object& out) const;
 

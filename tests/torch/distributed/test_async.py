@@ -72,7 +72,7 @@ def _own_timeout(world: World, later: bool) -> None:
         opts = dist.AllreduceOptions()
         opts.asyncOp, opts.timeout = later, timedelta(seconds=0.2)
         begin = time.monotonic()
-        with pytest.raises(RuntimeError, match="not entered within 0.2 s by rank 1"):
+        with pytest.raises(RuntimeError, match=r"not entered within 0\.2 s by rank 1"):
             work = group.allreduce([torch.ones(2)], opts)
             work.wait()
         assert time.monotonic() - begin < 10
