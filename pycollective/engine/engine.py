@@ -124,13 +124,14 @@ class Engine:
 
     # -- operations ------------------------------------------------------------------------------------------------
 
-    def submit(self, items: Sequence[Item], grouped: bool = True) -> list[Work]:
+    def submit(self, items: Sequence[Item], grouped: bool = True, now: bool = False) -> list[Work]:
         """Start operations. Does not block.
 
         Args:
             items: at least one. The arrays must not be changed until the work is done.
             grouped: several become ready together, and ranks submit the same groups. Otherwise this is the same as a
                 call for each, but cheaper.
+            now: the caller waits for them immediately: they are not held back for fusion, and no other thread is woken.
 
         Raises:
             ValueError: an operation of that name is in progress, or arguments are invalid.
@@ -139,7 +140,7 @@ class Engine:
         """
         for item in items:
             jobs.check(self.comm, item)
-        works: list[Work] = self.core.submit(list(items), False, grouped)
+        works: list[Work] = self.core.submit(list(items), now, grouped)
         return works
 
     def run(self, items: Sequence[Item]) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -38,22 +38,23 @@ class GradientAgreement:
         self.names = sorted(rows)
         self._rows: Rows = {name: (tuple(rows[name][0]), rows[name][1]) for name in self.names}
         digest = hashlib.sha256(repr(self._rows).encode()).digest()[:_DIGEST]
-        # Bitwise or of the bytes and of their complements: each pair sums to 255 only if all ranks have the same bytes.
+        # Bitwise or of the bytes and of their complements: they are complements only if all ranks have the same bytes.
         self._digest = digest + bytes(255 - byte for byte in digest)
         self._mine: list[int] = []
 
-    def reach(self, kinds: Sequence[int]) -> list[int]:
+    def reach(self, kinds: Sequence[int], run: Callable[[Item], object] | None = None) -> list[int]:
         """Collective: the kinds of gradient that ranks have, for each of `names`, combined by bitwise or.
 
         Args:
             kinds: those of this rank's gradients.
+            run: submits the operation behind it, and waits for it; None: nothing else is submitted with it.
 
         Raises:
             MismatchError: the ranks' parameters differ; on every rank, with the differences.
         """
         item = self.announcement(kinds)
         try:
-            engine_of(self._process_set).run([item])
+            run(item) if run is not None else engine_of(self._process_set).run([item])
             found = self.combined(item)
         except MismatchError:  # the numbers of parameters differ
             found = None
@@ -69,11 +70,11 @@ class GradientAgreement:
 
     def combined(self, item: Item) -> list[int] | None:
         """The result of `reach`, once the operation has completed; None: the ranks' parameters differ."""
-        digests = item.x[-2 * _DIGEST :].astype(int)
-        if (digests[:_DIGEST] + digests[_DIGEST:] != 255).any():
+        message = item.x.tobytes()
+        kinds, digest, complement = message[: -2 * _DIGEST], message[-2 * _DIGEST : -_DIGEST], message[-_DIGEST:]
+        if int.from_bytes(digest, "big") ^ int.from_bytes(complement, "big") != (1 << 8 * _DIGEST) - 1:
             return None
-        found: list[int] = item.x[: -2 * _DIGEST].tolist()
-        return found
+        return list(kinds)
 
     def kinds_differ(self, names: Sequence[str], advice: str) -> MismatchError:
         """Collective: the error for gradients whose kinds differ between ranks, for all ranks to raise.

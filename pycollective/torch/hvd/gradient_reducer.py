@@ -144,7 +144,6 @@ class GradientReducer:
                 self._reduce((p,))
         elif all(self._gradients[member].passes == 0 for member in group):
             self._reduce(group)
-        self._submission.end_with_backward()
 
     def _reduce(self, group: Sequence[torch.Tensor]) -> None:
         """Start the reduction of the gradients of a group."""
@@ -212,7 +211,8 @@ class GradientReducer:
         left alone, as in a single process.
         """
         agreement = self._agree()
-        return dict(zip(self._agreed, agreement.reach(list(map(_kind_of, self._agreed))), strict=True))
+        kinds = agreement.reach(list(map(_kind_of, self._agreed)), self._submission.run_with)
+        return dict(zip(self._agreed, kinds, strict=True))
 
     def _reduce_rest(self) -> None:
         """Start what backward has not: gradients with passes left, of incomplete groups, or of other ranks only."""

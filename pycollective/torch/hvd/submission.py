@@ -1,10 +1,12 @@
-"""The submission of a backward pass's gradients to the engine: small ones together, as each submit has a cost."""
+"""The submission of a backward pass's gradients to the engine: small ones together, as each submit has a cost.
+
+What is left when the pass ends is submitted by `synchronize`. If it were submitted before, the engine's thread would
+begin with it, on a core that the program uses.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-
-import torch
 
 from pycollective.engine import Item, Work
 from pycollective.hvd.basics import engine_of
@@ -24,7 +26,6 @@ class Submission:
         self._process_set = process_set
         self._held: list[tuple[Item, Started]] = []
         self._bytes = 0
-        self._queued = False
 
     def add(self, item: Item, started: Started) -> None:
         """Submit an item, now or with later ones; `started` is called with its work."""
@@ -33,34 +34,34 @@ class Submission:
         if self._bytes >= TOGETHER:
             self.flush()
 
-    def end_with_backward(self) -> None:
-        """Within a backward pass: what is held when it ends is submitted then."""
-        if self._held and not self._queued:
-            self._queued = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._end)  # noqa: SLF001 - as torch's own wrappers
-
-    def _end(self) -> None:
-        self._queued = False
-        self.flush()
-
     def flush(self) -> None:
         """Submit what is held.
 
         Raises:
             HorovodInternalError: a rank has been lost.
         """
-        held, self._held, self._bytes = self._held, [], 0
-        if held:
-            items, started = zip(*held, strict=True)
-            self.submit(items, started, grouped=False)
+        self._submit_held()
 
-    def submit(self, items: Sequence[Item], started: Sequence[Started], grouped: bool) -> None:
-        """Submit items at once; see Engine.submit."""
+    def run_with(self, item: Item) -> None:
+        """Submit what is held, and at the same time run another operation, of this name on all ranks.
+
+        Raises: as `flush`, and what the operation raises.
+        """
+        self._submit_held(item)[-1].wait()
+
+    def _submit_held(self, *others: Item) -> list[Work]:
+        held, self._held, self._bytes = self._held, [], 0
+        items = [*(item for item, _ in held), *others]
+        return self.submit(items, [started for _, started in held], False, bool(others)) if items else []
+
+    def submit(self, items: Sequence[Item], started: Sequence[Started], grouped: bool, now: bool = False) -> list[Work]:
+        """Submit items at once; see Engine.submit. `started`: called with the works of the first."""
         with internal_errors():
-            works = engine_of(self._process_set).submit(items, grouped)
-        for start, work in zip(started, works, strict=True):
+            works = engine_of(self._process_set).submit(items, grouped, now)
+        for start, work in zip(started, works, strict=False):
             start(work)
+        return works
 
     def clear(self) -> None:
         """Forget what is held, of an aborted step."""
-        self._held, self._bytes, self._queued = [], 0, False
+        self._held, self._bytes = [], 0
