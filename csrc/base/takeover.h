@@ -39,6 +39,7 @@ class Takeover {
     resting_ = !pending && now - used_ >= kRestAfter;
     if (resting_) nap_ = kGrace;
     if (resting_ || pending) return resting_ ? Clock::duration::zero() : Clock::duration(kGrace);
+    if (unawaited_.load(std::memory_order_relaxed)) return kLongestNap;  // a submission ends it
     const auto nap = nap_;
     nap_ = std::min<Clock::duration>(2 * nap_, kLongestNap);
     return nap;

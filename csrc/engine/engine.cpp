@@ -197,7 +197,7 @@ void Engine::loop() {
     }
     if (!takes_over || !take_wheel(false)) continue;
     const int64_t before = batches_.load();
-    turn(Clock::now() + kInspectEvery);
+    turn(Clock::now() + kInspectEvery, -1, false);
     if (batches_.load() != before) {
       const std::lock_guard lock(mutex_);
       takeover_.took_over();
@@ -222,12 +222,13 @@ void Engine::run_fetched(const std::vector<Member>& members) {
   run_batch(members);
 }
 
-// Runs the next batch.  False: there was none until `limit`.  `wanted`: see Board::cut_for.
-bool Engine::turn(Clock::time_point limit, int32_t wanted) {
+// Runs the next batch.  False: there was none until `limit`.  `wanted`: see Board::cut_for.  `awaited`: the caller has
+// nothing else to do; otherwise it leaves the core to the program, which computes meanwhile, until there is a batch.
+bool Engine::turn(Clock::time_point limit, int32_t wanted, bool awaited) {
   try {
     if (team_->poisoned()) team_->raise();
     std::vector<Member> fetched;
-    if (!await_batch(limit, wanted, fetched)) return false;
+    if (!await_batch(limit, wanted, awaited, fetched)) return false;
     if (fetched.empty()) return run_next(limit);
     run_fetched(fetched);
     return true;
@@ -238,7 +239,7 @@ bool Engine::turn(Clock::time_point limit, int32_t wanted) {
 }
 
 // `fetched`: the batch, if this rank has cut it; empty: the board has one.
-bool Engine::await_batch(Clock::time_point limit, int32_t wanted, std::vector<Member>& fetched) {
+bool Engine::await_batch(Clock::time_point limit, int32_t wanted, bool awaited, std::vector<Member>& fetched) {
   const auto start = Clock::now();
   auto due = Clock::time_point{};  // no batch can be cut before then
   uint32_t known = board_->news() - 1;
@@ -256,9 +257,9 @@ bool Engine::await_batch(Clock::time_point limit, int32_t wanted, std::vector<Me
       if (!fetched.empty()) return true;
       continue;
     }
-    const bool sleeps = now - start >= std::max(team_->patience.spin, team_->patience.yield);
+    const bool sleeps = !awaited || now - start >= std::max(team_->patience.spin, team_->patience.yield);
     if (sleeps || now - start >= kCheckEvery) check_peers(now);
-    if (now - start < team_->patience.spin) {
+    if (!sleeps && now - start < team_->patience.spin) {
       for (int i = 0; i < 32; ++i) pause();
     } else if (!sleeps) {
       sched_yield();

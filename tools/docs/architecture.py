@@ -51,8 +51,11 @@ GRADIENT = (
         "waits for the reductions, then takes the optimizer's step",
     ),
     Stop(
-        "pycollective/torch/hvd/gradient_reducer.py", "_reduce", "submits a gradient when the backward pass has made it"
+        "pycollective/torch/hvd/gradient_reducer.py",
+        "_reduce",
+        "describes the reduction of a gradient, when the backward pass has made it",
     ),
+    Stop("pycollective/torch/hvd/submission.py", "add", "submits small gradients together, and decides when"),
     Stop("pycollective/engine/engine.py", "submit", "passes named operations to the core"),
     Stop("csrc/engine/negotiation/board.cpp", "announce", "shows the other ranks what this one has submitted"),
     Stop("csrc/engine/negotiation/policy.cpp", "due", "decides when a batch is cut, and what is fused in it"),

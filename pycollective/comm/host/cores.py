@@ -58,6 +58,13 @@ def cpu_quota(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/sel
     return min((limit for limit in limits if limit is not None), default=None)
 
 
+def have_spare(ranks: int, threads: int) -> bool:
+    """Whether each of the host's `ranks` can have a core more than its `threads` that compute need."""
+    quota = cpu_quota()
+    cores = len(usable_cores())
+    return (cores if quota is None else min(cores, quota)) >= ranks * (threads + 1)
+
+
 def are_enough(cores: Sequence[frozenset[int]], quota: float | None) -> bool:
     """Whether every rank of this host can have a core of its own.
 

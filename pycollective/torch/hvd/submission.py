@@ -1,20 +1,27 @@
 """The submission of a backward pass's gradients to the engine: small ones together, as each submit has a cost.
 
 What is left when the pass ends is submitted by `synchronize`. If it were submitted before, the engine's thread would
-begin with it, on a core that the program uses.
+begin with it, on a core that the program uses. For the same reason nothing is submitted earlier where all ranks are on
+one host and its cores are busy computing: with two ranks on two cores, each with gradients of 29 MB, a step took 25 ms
+instead of 29 (21 without communication).
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
+import torch
+
+from pycollective.comm.arguments import arrays
+from pycollective.comm.host.cores import have_spare
 from pycollective.engine import Item, Work
-from pycollective.hvd.basics import engine_of
+from pycollective.hvd.basics import engine_of, local_size
 from pycollective.hvd.handles import internal_errors
 from pycollective.hvd.process_sets import ProcessSet
 
 TOGETHER = 256 << 10
-"""Bytes of held gradients that are submitted at once: more of them would only delay their reduction."""
+"""Bytes of held gradients that are submitted during backward: more of them would only delay their reduction."""
 
 Started = Callable[[Work], None]
 
@@ -31,8 +38,14 @@ class Submission:
         """Submit an item, now or with later ones; `started` is called with its work."""
         self._held.append((item, started))
         self._bytes += item.x.nbytes
-        if self._bytes >= TOGETHER:
+        if self._bytes >= TOGETHER and (arrays.on_device(item.x) or self._has_time):
             self.flush()
+
+    @functools.cached_property
+    def _has_time(self) -> bool:
+        """Whether gradients can be reduced while the program computes, without slowing it down."""
+        comm = engine_of(self._process_set).comm
+        return comm.local_size < comm.size or have_spare(local_size(), torch.get_num_threads())
 
     def flush(self) -> None:
         """Submit what is held.

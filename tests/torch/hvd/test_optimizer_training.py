@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -227,3 +228,26 @@ def _kinds(hvd: Any) -> None:
                 assert torch.equal(p.grad.double(), expected), (number, step)
         for p in parameters:
             p.grad = None
+
+
+@pytest.mark.parametrize("spare", [True, False])
+def test_gradients_are_reduced_during_backward_only_on_spare_cores(spare: bool) -> None:
+    run(2, _spare_cores, spare)
+
+
+def _spare_cores(hvd: Any, spare: bool) -> None:
+    from pycollective.torch.hvd import submission
+
+    submission.have_spare = lambda ranks, threads: spare
+    weight = torch.nn.Parameter(torch.zeros(100_000))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0))
+    for step in range(3):
+        optimizer.zero_grad()
+        (weight.sum() * (hvd.rank() + 1)).backward()
+        waited = 0.0
+        while waited < (30 if spare else 0.2) and weight.grad[0] != 1.5:
+            time.sleep(0.01)
+            waited += 0.01
+        assert weight.grad[0] == (1.5 if spare else hvd.rank() + 1)
+        optimizer.step()
+        assert (weight == -1.5 * (step + 1)).all()
