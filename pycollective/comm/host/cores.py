@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -56,6 +57,15 @@ def cpu_quota(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/sel
         for folder in (root, *(folder for folder in (group, *group.parents) if folder.is_relative_to(root))):
             limits.append(_limit(folder))
     return min((limit for limit in limits if limit is not None), default=None)
+
+
+def computing_threads() -> int:
+    """How many threads of this process compute at the same time, as far as is known: torch's, or OMP_NUM_THREADS."""
+    torch = sys.modules.get("torch")
+    if hasattr(torch, "get_num_threads"):
+        return int(torch.get_num_threads())  # type: ignore[union-attr]
+    outermost = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(outermost) if outermost.isdecimal() else 1
 
 
 def have_spare(ranks: int, threads: int) -> bool:

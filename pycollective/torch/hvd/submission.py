@@ -11,10 +11,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 
-import torch
-
 from pycollective.comm.arguments import arrays
-from pycollective.comm.host.cores import have_spare
+from pycollective.comm.host.cores import computing_threads, have_spare
 from pycollective.engine import Item, Work
 from pycollective.hvd.basics import engine_of, local_size
 from pycollective.hvd.handles import internal_errors
@@ -45,7 +43,7 @@ class Submission:
     def _has_time(self) -> bool:
         """Whether gradients can be reduced while the program computes, without slowing it down."""
         comm = engine_of(self._process_set).comm
-        return comm.local_size < comm.size or have_spare(local_size(), torch.get_num_threads())
+        return comm.local_size < comm.size or have_spare(local_size(), computing_threads())
 
     def flush(self) -> None:
         """Submit what is held.
