@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pycollective import _core, checks, notebook
 from pycollective.comm.host.cores import ranges, usable_cores
-from pycollective.comm.planner import BETWEEN_HOSTS, DEFAULT_TOPOLOGY, NCCL, choose, default_text, schedule_for
+from pycollective.comm.planner import DEFAULT_TOPOLOGY, NCCL, choose, default_between_hosts, default_text, schedule_for
 from pycollective.schedule.collectives import CALLS, program_of
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def explain_between_hosts(
     """
     from pycollective.schedule.language import registry
 
-    instance, small = choose(collective, topology, nbytes, BETWEEN_HOSTS)
+    instance, small = choose(collective, topology, nbytes, default_between_hosts(nbytes))
     row = registry.info(instance)
     plain = f"staged through shared memory within a host, over {link} between hosts"
     if nbytes <= (most := _core.ALWAYS_STAGED_BETWEEN_HOSTS):

@@ -24,8 +24,11 @@ if TYPE_CHECKING:  # the first call loads the compiler, not init()
 DEFAULT_TOPOLOGY = "direct"
 """The default within a host: reduces in rank order and moves the fewest bytes."""
 
-BETWEEN_HOSTS = "ordered"
-"""The default between hosts: the same bits."""
+BETWEEN_HOSTS, SHORT_BETWEEN_HOSTS = "ordered", "ordered(one_in=4)"
+"""The default between hosts, and that of short calls: the same bits."""
+
+SHORT = 64 << 10
+"""Bytes of calls that are short between hosts."""
 
 NCCL = "nccl"
 """Instead of a topology: NCCL's own collectives, for GPU arrays."""
@@ -119,6 +122,11 @@ def _default(collective: str, otherwise: str) -> Any:
     if PRIMARY not in there:
         raise TopologyError(f"PYCOLLECTIVE_TOPOLOGY: {text!r} has no {PRIMARY}; it has {', '.join(there)}")
     return instance if collective in there else registry.get(otherwise)
+
+
+def default_between_hosts(nbytes: int) -> str:
+    """The topology of calls between hosts that name none."""
+    return SHORT_BETWEEN_HOSTS if nbytes <= SHORT else BETWEEN_HOSTS
 
 
 _compiling = threading.RLock()  # ranks that are threads ask at once: one compiles, the others reuse it
@@ -291,7 +299,7 @@ class Planner:
 
             table = compile_send(eager=nbytes <= self.EAGER_BYTES, hosts=self.hosts).table(self.rank)
             return (_core.Schedule(table), "direct", 0, 0, 0, 0, "sum")
-        instance, small = choose(collective, topology, nbytes, self._default(dtype))
+        instance, small = choose(collective, topology, nbytes, self._default(dtype, nbytes))
         if is_matrix(instance):
             table = instance.schedule(Placement[PLACEMENTS[placement]], self.hosts).table(self.rank)
             return (_core.Schedule(table), instance.label, instance.digest, 0, 0, 0, "sum")
@@ -304,13 +312,13 @@ class Planner:
         mine = self._load(ScheduleKey(instance, program, self.size, rooted, where, small, self.hosts))
         return (mine.schedule, registry.label(instance), mine.program, *operator)
 
-    def _default(self, dtype: str) -> str:
+    def _default(self, dtype: str, nbytes: int) -> str:
         """The topology of calls that name none.
 
         Partial sums that are passed from host to host are stored in the element type. Where one host would accumulate
         in a wider type (small floating-point types, scaled integers), hosts exchange contributions instead: same bits.
         """
-        return BETWEEN_HOSTS if self.hosts and dtype not in _ACCUMULATED_WIDER else DEFAULT_TOPOLOGY
+        return default_between_hosts(nbytes) if self.hosts and dtype not in _ACCUMULATED_WIDER else DEFAULT_TOPOLOGY
 
     def _load(self, key: ScheduleKey) -> LoadedSchedule:
         """This rank's part of a schedule; remembered for all communicators of the process."""

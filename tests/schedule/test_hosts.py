@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
+from pycollective.comm.planner import SHORT_BETWEEN_HOSTS
 from pycollective.errors import TopologyError, VerificationError
 from pycollective.schedule import (
     COLLECTIVES,
@@ -71,7 +72,7 @@ def schedules(
 
 
 @pytest.mark.parametrize("hosts", HOSTS, ids=str)
-@pytest.mark.parametrize("topology", names())
+@pytest.mark.parametrize("topology", [*names(), SHORT_BETWEEN_HOSTS])
 def test_all_are_proved(topology: str, hosts: tuple[int, ...]) -> None:
     """The larger layouts with arrays in windows: only of the default topology, to save time."""
     all_placements = topology == "ordered" or len(hosts) < 5
@@ -82,7 +83,7 @@ def test_all_are_proved(topology: str, hosts: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("hosts", [(0, 0, 0, 1, 1), (0, 1, 1, 2, 2, 2)], ids=str)
-@pytest.mark.parametrize("topology", names())
+@pytest.mark.parametrize("topology", [*names(), SHORT_BETWEEN_HOSTS])
 def test_windows_are_proved(topology: str, hosts: tuple[int, ...]) -> None:
     for schedule in schedules(topology, hosts, [Placement.WINDOW, Placement.INPLACE]):
         assert verify(schedule).title == schedule.title
@@ -243,6 +244,15 @@ def test_ordered_adds_in_rank_order_and_shares_the_work(hosts: tuple[int, ...]) 
     schedule = compile("ordered", "allreduce", len(hosts), hosts=hosts)
     if hosts == tuple(sorted(hosts)):  # otherwise contributions cross
         assert {rank for rank, _ in sends(schedule)} == set(range(len(hosts)))
+
+
+@pytest.mark.parametrize(("ranks", "senders"), [(1, {0, 1}), (2, {0, 2}), (4, {0, 4}), (6, {0, 4, 6, 10})])
+def test_short_messages_are_few_and_added_in_rank_order(ranks: int, senders: set[int]) -> None:
+    hosts = [0] * ranks + [1] * ranks
+    schedule = compile(SHORT_BETWEEN_HOSTS, "allreduce", 2 * ranks, hosts=hosts)
+    assert verify(schedule).order == "rank"
+    assert {rank for rank, _ in sends(schedule)} == senders
+    assert in_and_out(schedule) == [(1.0, 1.0), (1.0, 1.0)]
 
 
 def test_a_small_message_of_ordered_crosses_in_one_latency() -> None:
