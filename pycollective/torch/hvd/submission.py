@@ -2,7 +2,7 @@
 
 What is left when the pass ends is submitted by `synchronize`. If it were submitted before, the engine's thread would
 begin with it, on a core that the program uses. For the same reason nothing is submitted earlier where all ranks are on
-one host and its cores are busy computing: with two ranks on two cores, each with gradients of 29 MB, a step took 25 ms
+one host and its cores are busy computing: with two ranks on two cores, each with gradients of 25 MB, a step took 26 ms
 instead of 29 (21 without communication).
 """
 
