@@ -78,6 +78,8 @@ Dtype dtype_of(py::handle descriptor);  // a numpy.dtype; Dtype::count if unsupp
 
 // A call's timeout in seconds; None: the default.  Throws InvalidArgument or WrongType.
 double read_timeout(const py::object& timeout);
+// An argument `timeout` that is not None; may be negative or NaN.  Throws WrongType.
+double read_seconds(py::handle timeout);
 
 // Throws py::type_error for None.
 inline std::shared_ptr<Segment> required(std::shared_ptr<Segment> segment) {

@@ -38,7 +38,11 @@ def test_unchecked_functions_are_documented() -> None:
 def test_an_object_that_was_not_initialised_is_refused() -> None:
     for name, kind in vars(_core).items():
         if isinstance(kind, type):
-            empty = kind.__new__(kind)
+            try:
+                empty = kind.__new__(kind)
+            except TypeError:  # of Python's C interface: none can be made without its contents
+                assert kind is _core.Handle
+                continue
             for word, member in vars(kind).items():
                 if isinstance(member, property):
                     with pytest.raises(TypeError, match=f"{name}.*__init__"):

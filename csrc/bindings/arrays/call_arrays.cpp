@@ -65,14 +65,17 @@ int placement(const std::string& collective, const py::object& x, const py::obje
 
 }  // namespace
 
+double read_seconds(py::handle timeout) {
+  const double seconds = PyFloat_AsDouble(timeout.ptr());
+  if (seconds != -1.0 || PyErr_Occurred() == nullptr) return seconds;
+  if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) throw py::error_already_set();
+  PyErr_Clear();
+  throw WrongType(std::string("timeout must be a number of seconds, not of type ") + Py_TYPE(timeout.ptr())->tp_name);
+}
+
 double read_timeout(const py::object& timeout) {
   if (timeout.is_none()) return environment().timeout;
-  const double seconds = PyFloat_AsDouble(timeout.ptr());
-  if (seconds == -1.0 && PyErr_Occurred() != nullptr) {
-    if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) throw py::error_already_set();
-    PyErr_Clear();
-    throw WrongType(std::string("timeout must be a number of seconds, not of type ") + Py_TYPE(timeout.ptr())->tp_name);
-  }
+  const double seconds = read_seconds(timeout);
   if (!(seconds >= 0.0)) {
     const std::string given = py::repr(timeout);
     throw InvalidArgument("timeout must be a number of seconds, 0 or more, not " + given);

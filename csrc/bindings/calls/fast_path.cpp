@@ -328,7 +328,7 @@ py::object seconds_of(const py::object& duration, PyObject* unset) {
 }
 
 // The latency path of a torch.distributed process group: `self` is a tuple of a communicator, the timeout of calls
-// whose options have none, and torch's operators SUM and AVG.  See the docstring below.
+// whose options have none, and torch's operators SUM and AVG.  See the docstring of reducer_in_place.
 PyObject* reduce_in_place(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   if (count != 2) {
     PyErr_SetString(PyExc_TypeError, "inputs and options are needed");
@@ -361,13 +361,9 @@ PyObject* reduce_in_place(PyObject* self, PyObject* const* args, Py_ssize_t coun
   }
 }
 
-PyMethodDef reduce_in_place_definition{
-    "reduce_in_place", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(reduce_in_place)), METH_FASTCALL,
-    "Allreduce in place of a list of one plain torch tensor, with torch's AllreduceOptions: returns None, or the "
-    "Handle "
-    "of an asynchronous call. NotImplemented, without effect: only the process group's method takes these arguments, "
-    "or "
-    "reports what is wrong with them."};
+PyMethodDef reduce_in_place_definition{"reduce_in_place",
+                                       reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(reduce_in_place)),
+                                       METH_FASTCALL, "What reducer_in_place has returned."};
 
 py::object reducer_in_place(const py::object& communicator, double timeout, const py::object& sum,
                             const py::object& avg) {

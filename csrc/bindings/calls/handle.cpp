@@ -38,9 +38,7 @@ std::optional<double> timeout_of(PyObject* const* values, Py_ssize_t count, PyOb
   const bool known = named == 0 || PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "timeout") == 0;
   if (count + named > 1 || !known) throw py::type_error("the only argument is timeout");
   if (count + named == 0 || values[0] == Py_None) return std::nullopt;
-  const double seconds = PyFloat_AsDouble(values[0]);
-  if (seconds == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
-  return seconds;
+  return read_seconds(values[0]);
 }
 
 template <bool with_result>

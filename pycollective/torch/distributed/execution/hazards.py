@@ -40,7 +40,8 @@ class Order:
             place: where it will be executed.
             copies: whether it copies its inputs immediately.
         """
-        if self.is_clear():
+        direct = place == DIRECT and not copies and self._only_direct
+        if self.admits_direct() if direct else self.is_clear():
             return
         memory = [span(x) for x in touched]
         for work, its_place, its_memory in self.pending:
