@@ -27,6 +27,7 @@ from pycollective.schedule import (
     verify_topology,
 )
 from pycollective.schedule.language import registry
+from pycollective.schedule.language.hosts import equal_shares
 from pycollective.schedule.verifier.verifier import supported_sizes
 from pycollective.topologies.ring import Ring
 from pycollective.topologies.wheel import Wheel
@@ -336,3 +337,28 @@ def test_supported_numbers_of_ranks_are_declared() -> None:
     for wrong in ("8", [], 0, lambda: True):
         with pytest.raises((TypeError, ValueError)):
             topology("wrong", ranks=wrong)
+
+
+def test_mistakes_of_a_topologys_author_are_named() -> None:
+    @topology("divides", ranks=lambda size: 12 // (size - 2) > 0)
+    class Divides(Ring):
+        pass
+
+    with pytest.raises(TopologyError, match="the function given as ranks= raised ZeroDivisionError: "):
+        compile(Divides(), "allreduce", 2)
+
+    class Initialized:
+        def __init__(self, hub: int = 0) -> None:
+            self.hub = hub
+
+        def allreduce(self, p: Program) -> None: ...
+
+    with pytest.raises(TopologyError, match=r"Initialized: parameters are annotated fields .*, no __init__"):
+        topology("initialized")(Initialized)
+
+
+def test_hosts_have_ranks() -> None:
+    assert equal_shares(5, 2) == (0, 0, 0, 1, 1)
+    for hosts in (0, 3):
+        with pytest.raises(ValueError, match=f"2 ranks are on 1 to 2 hosts, not {hosts}"):
+            equal_shares(2, hosts)
