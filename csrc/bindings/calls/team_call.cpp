@@ -84,6 +84,11 @@ std::shared_ptr<void> keep_alive(const py::object& x, const py::object& out) {
           }};
 }
 
+// Not inlined: calls that do not wait pass it by.
+[[gnu::noinline, gnu::cold]] void read_late(const LateTimeout* late_timeout, Operation& operation) {
+  if (late_timeout != nullptr) operation.timeout = std::chrono::duration<double>(read_timeout((*late_timeout)()));
+}
+
 }  // namespace
 
 size_t PlanKeyHash::operator()(const PlanKey& key) const {
@@ -286,11 +291,8 @@ void TeamCall::require_open() const {
 }
 
 void TeamCall::run(Operation& operation, const py::object& x, const py::object& out, const LateTimeout* late_timeout) {
-  const auto read_late = [&] {
-    if (late_timeout != nullptr) operation.timeout = std::chrono::duration<double>(read_timeout((*late_timeout)()));
-  };
   if (team_->queued.load(std::memory_order_acquire) > 0) {
-    read_late();
+    read_late(late_timeout, operation);
     return run_queued(std::move(operation), x, out);
   }
   if (Progress::releasing.load(std::memory_order_relaxed)) Progress::require_other_thread(team_->name());
@@ -298,7 +300,7 @@ void TeamCall::run(Operation& operation, const py::object& x, const py::object& 
   // A small call often completes in less time than releasing the GIL takes.
   std::unique_lock turn(team_->one_call, std::try_to_lock);
   if (turn.owns_lock() && team_->attempt(operation) == Status::done) return;
-  read_late();
+  read_late(late_timeout, operation);
   const ArrayPair kept(pinned(x), pinned(out));  // other Python threads run now
   const Released released;
   if (!turn.owns_lock()) turn.lock();
