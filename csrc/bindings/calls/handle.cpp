@@ -12,7 +12,8 @@ namespace pc {
 namespace {
 
 struct Handle {
-  PyObject_HEAD std::shared_ptr<Task> task;
+  PyObject head;
+  std::shared_ptr<Task> task;
   py::object result;
 };
 
