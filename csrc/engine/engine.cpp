@@ -70,7 +70,8 @@ bool Engine::announce(const Pendings& operations, bool now) {
     }
     take_names(operations);
     try {
-      if (!board_->announce(announcements, now, submitted + kMoment)) {
+      const bool may_fetch = now && !driven_ && fetched_.empty();
+      if (!board_->announce(announcements, now, submitted + kMoment, may_fetch ? &fetched_ : nullptr)) {
         drop_names(operations);
         return false;
       }
@@ -208,7 +209,8 @@ void Engine::loop() {
 
 // Runs a batch that has been cut, if there is one.
 bool Engine::run_next(Clock::time_point limit) {
-  const std::vector<Member> members = board_->fetch(limit);
+  std::vector<Member> members = std::exchange(fetched_, {});
+  if (members.empty()) members = board_->fetch(limit);
   if (members.empty()) return false;
   run_fetched(members);
   return true;
@@ -238,8 +240,9 @@ bool Engine::turn(Clock::time_point limit, int32_t wanted, bool awaited) {
   }
 }
 
-// `fetched`: the batch, if this rank has cut it; empty: the board has one.
+// `fetched`: the batch, if this rank has cut it; empty: run_next() fetches it.
 bool Engine::await_batch(Clock::time_point limit, int32_t wanted, bool awaited, std::vector<Member>& fetched) {
+  if (!fetched_.empty()) return true;
   const auto start = Clock::now();
   auto due = Clock::time_point{};  // no batch can be cut before then
   uint32_t known = board_->news() - 1;

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pycollective import _core
 from pycollective.comm import request
 from pycollective.comm.arguments import arrays
 from pycollective.engine.adasum import adasum
@@ -215,8 +214,3 @@ def _check_splits(item: Item, shape: tuple[int, ...], size: int) -> None:
         raise ValueError(
             f"{item.collective} {item.name!r}: splits {item.splits} do not cut {rows} rows for {size} ranks"
         )
-
-
-def element_type(x: Any) -> str:
-    """The name of an array's element type in the core."""
-    return str(_core.dtype_name(x.dtype) if isinstance(x, np.ndarray) else _core.HostBuffer(x).dtype)

@@ -120,18 +120,29 @@ def purpose(file: Path) -> str:
 
 
 def _layers() -> Iterator[str]:
-    """From import-linter's contract, highest first."""
+    """From import-linter's contracts, highest first."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
     rooms = [re.split(r" ([|:]) ", layer) for layer in layers]
+    forbidden = {
+        (source, module)
+        for contract in contracts
+        if contract["type"] == "forbidden"
+        for source in contract["source_modules"]
+        for module in contract["forbidden_modules"]
+    }
     yield "| package | | may import, with what those import |"
     yield "|---|---|---|"
     for number, room in enumerate(rooms):
         names, marks = room[::2], room[1::2]
-        lower = [name for other in rooms[number + 1 : number + 2] for name in other[::2]]
         for name in names:
             beside = [other for other in names if other != name and ":" in marks]
-            may = ", ".join(f"`{other}`" for other in beside + lower) or "nothing"
+            allowed = (
+                [other for other in lower[::2] if (f"{PACKAGE}.{name}", f"{PACKAGE}.{other}") not in forbidden]
+                for lower in rooms[number + 1 :]
+            )
+            nearest = next(filter(None, allowed), [])
+            may = ", ".join(f"`{other}`" for other in beside + nearest) or "nothing"
             place = ROOT / ("" if name == "bench" else PACKAGE) / name
             file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
             yield f"| `{name}` | {purpose(file)} | {may} |"

@@ -124,7 +124,7 @@ struct Board::Carrier {
   }
 };
 
-bool Board::announce(std::span<Announcement* const> items, bool urgent, Limit limit) {
+bool Board::announce(std::span<Announcement* const> items, bool urgent, Limit limit, std::vector<Member>* fetched) {
   bool ready = false;
   {
     const Lock lock(*this, limit);
@@ -140,6 +140,7 @@ bool Board::announce(std::span<Announcement* const> items, bool urgent, Limit li
     Carrier carrier{*this, now};
     for (const Announcement* item : items)
       ready = engine::settle(carrier, item->signature.kind, rank_, item->slot) || ready;
+    if (ready && fetched != nullptr && !has_batch()) cut_ready(false, fetched);
   }
   if (ready) wake();
   return true;
@@ -232,19 +233,26 @@ steady_clock::time_point Board::cut_for(int32_t wanted, bool at_once, Limit limi
   {
     const Lock lock(*this, limit);
     if (!lock || has_batch()) return steady_clock::time_point{};
-    const int32_t count = header_->ready.load(std::memory_order_relaxed);
-    if (count == 0) return steady_clock::time_point::max();
-    at_once = at_once || is_ready(wanted);
-    const int64_t due = at_once ? 0 : header_->backlog.due(threshold(), cycle_seconds());
-    if (due > 0 && Timeline::now() < due) return steady_clock::time_point(std::chrono::nanoseconds(due));
-    std::vector<const Round*> ready;
-    for (int32_t i = 0; i < count; ++i) ready.push_back(&slot(ready_[i]).agreed());
-    cut_batch(choose(ready, threshold()));
-    bool again = false;  // the others are told of the batch anyway
-    if (fetched != nullptr) *fetched = take_next(again);
+    if (!has_ready()) return steady_clock::time_point::max();
+    const int64_t due = cut_ready(at_once || is_ready(wanted), fetched);
+    if (due > 0) return steady_clock::time_point(std::chrono::nanoseconds(due));
   }
   wake();
   return steady_clock::time_point{};
+}
+
+// Cuts a batch of the ready operations, and fetches it if that is wanted, or returns when one is due, in nanoseconds of
+// the steady clock.  0: it has been cut, which the others are to be told.
+int64_t Board::cut_ready(bool at_once, std::vector<Member>* fetched) {
+  const int64_t due = at_once ? 0 : header_->backlog.due(threshold(), cycle_seconds());
+  if (due > 0 && Timeline::now() < due) return due;
+  const int32_t count = header_->ready.load(std::memory_order_relaxed);
+  std::vector<const Round*> ready;
+  for (int32_t i = 0; i < count; ++i) ready.push_back(&slot(ready_[i]).agreed());
+  cut_batch(choose(ready, threshold()));
+  bool again = false;  // the others are told anyway
+  if (fetched != nullptr) *fetched = take_next(again);
+  return 0;
 }
 
 void Board::cut_batch(const std::vector<int32_t>& chosen) {

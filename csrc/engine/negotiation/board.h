@@ -55,7 +55,9 @@ class Board {
   // locked_out for what ends a wait without a limit.
 
   // Throws InvalidArgument if more operations are in progress than there are slots.  False: not announced by `limit`.
-  bool announce(std::span<Announcement* const> items, bool urgent, Limit limit = kNoLimit);
+  // `fetched`: for the batch that becomes due by this, which is then cut and fetched in the same turn of the lock.
+  bool announce(std::span<Announcement* const> items, bool urgent, Limit limit = kNoLimit,
+                std::vector<Member>* fetched = nullptr);
   // This rank submits nothing more: operations that are not complete lack it from now on.  False, without effect, if
   // the others still depend on it: for a batch, or for an operation that all have resubmitted before a slow rank has
   // fetched the previous round.  `regardless` of the latter.
@@ -123,6 +125,7 @@ class Board {
   bool complete(const Slot& slot) const;
   bool awaits_fetch(bool of_mine) const;
   bool settle(int32_t slot, int64_t now);
+  int64_t cut_ready(bool at_once, std::vector<Member>* fetched);
   void cut_batch(const std::vector<int32_t>& chosen);
   bool is_ready(int32_t slot) const;
   std::vector<Member> take_next(bool& ready);

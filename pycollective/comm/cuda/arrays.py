@@ -55,10 +55,6 @@ class View:
         """Bytes."""
         return self.count * ITEMSIZE[self.dtype]
 
-    def overlaps(self, other: View) -> bool:
-        """Whether the two share memory."""
-        return self.address < other.address + other.nbytes and other.address < self.address + self.nbytes
-
 
 def stream_of(stream: Any, x: Any) -> int:
     """The handle of the stream for a call on x; 0 is the legacy default stream.

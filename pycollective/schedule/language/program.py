@@ -192,7 +192,7 @@ class Program:
         """
         frame = sys._getframe(1)
         if not self._weighted:
-            raise ProgramError(f"{_line(frame)}: p.mix() in a program of {self.collective}: it is for those of mix")
+            raise ProgramError(f"{_line(frame)}: p.mix() is for programs of mix, not of {self.collective}")
         found: dict[int, float] = {}
         try:
             for rank, weight in weights.items():

@@ -30,8 +30,11 @@ class Player {
     std::shuffle(order.begin(), order.end(), random_);
     for (const size_t index : order) {
       std::vector<Announcement> unit = units[index];
-      announce(board_, unit, random_() % 4 == 0);
+      std::vector<Member> batch;
+      const bool fetches = random_() % 2 == 0;
+      announce(board_, unit, random_() % 4 == 0, fetches ? &batch : nullptr);
       for (const Announcement& a : unit) names_[a.slot] = a.name;
+      if (!batch.empty()) take(batch);
       while (random_() % 3 == 0) drive(false);
     }
     while (!names_.empty()) drive(true);
@@ -53,8 +56,12 @@ class Player {
       if (may_sleep && limit.count() > 0) board_.sleep(seen, limit);
       return;
     }
+    take(board_.fetch());
+  }
+
+  void take(const std::vector<Member>& batch) {
     log_.batches.emplace_back();
-    for (const Member& member : board_.fetch()) {
+    for (const Member& member : batch) {
       const bool absent = member.details && member.details->absent.has(board_.rank());
       const auto mine = absent ? names_.end() : names_.find(member.slot);
       PC_CHECK(absent || mine != names_.end(), "a batch holds what this rank has not announced");

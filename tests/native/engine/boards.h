@@ -57,10 +57,11 @@ inline Announcement join() {
   return a;
 }
 
-inline void announce(Board& board, std::vector<Announcement>& unit, bool urgent = false) {
+inline void announce(Board& board, std::vector<Announcement>& unit, bool urgent = false,
+                     std::vector<Member>* fetched = nullptr) {
   std::vector<Announcement*> items;
   for (Announcement& a : unit) items.push_back(&a);
-  board.announce(items, urgent);
+  board.announce(items, urgent, Board::kNoLimit, fetched);
 }
 
 // Announces one operation; returns its slot.

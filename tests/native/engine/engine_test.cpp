@@ -214,12 +214,27 @@ PC_TEST(engine_two_threads_a_rank) {
 }
 
 PC_TEST(engine_nobody_waits) {
-  on_ranks([](Driver& rank) {
-    Sum sum("behind everybody's back", 5000);
-    const auto pending = sum.make(1);
-    rank->submit({pending}, false);
-    while (!pending->done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    PC_CHECK(sum.is(3), "");
+  for (const bool now : {false, true})  // even if a caller has promised to wait
+    on_ranks([now](Driver& rank) {
+      Sum sum("behind everybody's back", 5000);
+      const auto pending = sum.make(1);
+      rank->submit({pending}, now);
+      while (!pending->done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      PC_CHECK(sum.is(3), "");
+    });
+}
+
+PC_TEST(engine_close_runs_what_a_submit_has_fetched) {
+  std::atomic<int> submitted{0};
+  on_ranks([&submitted](Driver& rank) {
+    const bool last = rank.number() == 2;
+    while (last && submitted < 2) std::this_thread::yield();
+    Sum sum("all", 10);
+    rank->submit({sum.make(1)}, true);
+    ++submitted;
+    if (last) rank.close();
+    else PC_CHECK(rank->wait(sum.pending, Clock::now() + kLong), "the wait did not end");
+    PC_CHECK(!sum.pending->fault() && sum.is(3), "");
   });
 }
 
