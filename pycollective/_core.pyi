@@ -389,6 +389,10 @@ class Engine:
         """
         Raise if the caller is inside an operation of the engine.
         """
+    def run(self, items: collections.abc.Sequence[typing.Any]) -> list[typing.Any]:
+        """
+        Submit items as a group and wait for them; returns their results.
+        """
     def set_topologies(self, rows: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.Any]]) -> None:
         """
         Set (largest batch in bytes, topology), ascending; the same on all ranks, between the same batches.

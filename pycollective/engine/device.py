@@ -11,7 +11,7 @@ from pycollective.comm.cuda import arrays
 from pycollective.comm.cuda.arrays import ITEMSIZE
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.staged.copies import to_device, to_host
-from pycollective.engine.operation import Item
+from pycollective.engine.operation import DeviceArrays, Item
 from pycollective.errors import CommunicatorError
 from pycollective.schedule.collectives import OPERATIONS
 
@@ -38,15 +38,16 @@ def enter(comm: Communicator, item: Item) -> None:
     if cuda.is_capturing(stream):
         raise ValueError(f"{item.name!r} cannot be captured into a graph; the communicator's own collectives can")
     x = arrays.view(item.x, stream, "x")
-    item.device, item.element, item.nbytes = x.device, x.dtype, x.nbytes
+    gpu = DeviceArrays(x.device, x.dtype, x.nbytes)
     if item.out is not None:
         out = arrays.view(item.out, stream, "out")
         _check_out(item, x, out)
         if OPERATIONS[item.collective].fused and comm.gpu is not None and x.nbytes > 0 and out.address == x.address:
             window, offset = comm.gpu.locate(x.address, x.nbytes) or (-1, 0)
-            item.place = -1 if window < 0 else window << 40 | offset
-    item.entered = cuda.Event(x.device)
-    item.entered.record(stream)
+            gpu.place = -1 if window < 0 else window << 40 | offset
+    gpu.entered = cuda.Event(x.device)
+    gpu.entered.record(stream)
+    item.gpu = gpu
 
 
 def _check_out(item: Item, x: arrays.View, out: arrays.View) -> None:
@@ -86,8 +87,8 @@ class EngineStream:
     def follow(self, items: Sequence[Item | None]) -> None:
         """Make future work in the stream wait until the items' inputs are ready."""
         for item in items:
-            if item is not None and item.entered is not None:
-                item.entered.hold_back(self.address)
+            if item is not None and item.gpu is not None:
+                item.gpu.entered.hold_back(self.address)
 
     def completion(self) -> Callable[[Any, Any], None]:
         """Record the current position of the stream. The returned function makes the current stream of an array's

@@ -147,7 +147,8 @@ class Engine:
         """submit, then wait for all; returns their results. Faster than both, as this thread does the work itself."""
         for item in items:
             jobs.check(self.comm, item)
-        return [work.wait() for work in self.core.submit(list(items), True)]
+        results: list[Any] = self.core.run(items)
+        return results
 
     def reduce_group(
         self,
@@ -210,9 +211,10 @@ class Engine:
         from pycollective.comm.cuda import runtime
         from pycollective.engine.device import EngineStream
 
-        items = [work.item for work in works if work is not None]
+        items: list[Item] = [work.item for work in works if work is not None]
         if self._stream is None:
-            device = items[0].device if items else runtime.load().current_device()
+            gpu = items[0].gpu if items else None
+            device = runtime.load().current_device() if gpu is None else gpu.device
             self._stream = EngineStream(
                 self.comm, device, self.settings.gpu_fusion_buffer, self.settings.topology or None
             )

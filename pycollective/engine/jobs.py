@@ -178,7 +178,7 @@ def check(comm: Communicator, item: Item) -> None:
     elif isinstance(item.x, np.generic) or not hasattr(item.x, "__dlpack__"):
         item.x = arrays.readable(item.x)  # converts numbers and sequences; rejects other objects
     shape = arrays.shape_of(item.x)
-    if item.device is not None:
+    if item.gpu is not None:
         pass
     elif item.out is None:
         item.out = arrays.new_like(item.x, shape) if row.fused else None

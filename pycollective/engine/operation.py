@@ -11,6 +11,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
+class DeviceArrays:
+    """What an item's arrays in GPU memory are.
+
+    Attributes:
+        device: the GPU's index.
+        element: their element type.
+        nbytes: size of x in bytes.
+        place: offset in the ranks' windows of an array that is reduced in place; -1: elsewhere.
+        entered: the event after which they may be used.
+    """
+
+    device: int
+    element: str
+    nbytes: int
+    place: int = -1
+    entered: Any = None
+
+
+@dataclass(slots=True)
 class Item:
     """One named operation. All ranks submit the same except for the arrays' content, in any order.
 
@@ -29,9 +48,7 @@ class Item:
         priority: of several ready operations, those with lower values run first.
         run: of a call: run(engine.comm) is its result.
         complete: of an allgather: fail if a rank has joined, instead of omitting its rows.
-        device, element, nbytes, place, entered: of arrays in GPU memory, set at submit: the GPU's index, element type,
-            size in bytes, offset in the ranks' windows of an array that is reduced in place (-1: elsewhere), and the
-            event after which it may be read.
+        gpu: of arrays in GPU memory, set at submit.
     """
 
     collective: str
@@ -46,11 +63,7 @@ class Item:
     priority: int = 0
     run: Callable[[Communicator], Any] | None = None
     complete: bool = False
-    device: int | None = field(default=None, init=False, repr=False)
-    element: str = field(default="", init=False, repr=False)
-    nbytes: int = field(default=0, init=False, repr=False)
-    place: int = field(default=-1, init=False, repr=False)
-    entered: Any = field(default=None, init=False, repr=False)
+    gpu: DeviceArrays | None = field(default=None, init=False, repr=False)
 
 
 class Work(Protocol):

@@ -104,6 +104,10 @@ class Rounds:
         self._submitted.set()
         return works
 
+    def run(self, items: Sequence[Item]) -> list[Any]:
+        """See Engine.run."""
+        return [work.wait() for work in self.submit(items, True)]
+
     def reduce_group(self, *_: object) -> None:
         """Groups are announced item by item: see Engine.reduce_group."""
 

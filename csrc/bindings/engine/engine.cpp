@@ -177,6 +177,13 @@ class PyEngine {
     return works;
   }
 
+  // submit(), then wait for all: their results.
+  Objects run(const Objects& items) {
+    Objects results;
+    for (const auto& work : submit(items, true, true)) results.push_back(work->wait(std::nullopt));
+    return results;
+  }
+
   py::object reduce_group(const py::object& label, const py::object& tensors, const std::string& op, double prescale,
                           double postscale, const py::object& make, int64_t least) {
     return groups_->run(label, tensors, {operator_named(op), prescale, postscale, make, least});
@@ -277,6 +284,7 @@ void bind_engine(py::module_& m) {
           "Called by one rank, before the others create their engines.")
       .def("submit", &PyEngine::submit, py::arg("items"), py::arg("now"), py::arg("grouped") = true,
            "Submit items, as a group or each for itself; `now`: the caller waits for them immediately.")
+      .def("run", &PyEngine::run, py::arg("items"), "Submit items as a group and wait for them; returns their results.")
       .def("reduce_group", &PyEngine::reduce_group, py::arg("label"), py::arg("tensors"), py::arg("op"),
            py::arg("prescale"), py::arg("postscale"), py::arg("make"), py::arg("least"),
            "Allreduces of plain torch tensors in CPU memory as a group, named label() with numbers; waits for them. "

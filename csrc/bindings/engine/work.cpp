@@ -179,12 +179,12 @@ Announcement read_announcement(const py::object& item, int32_t size, uint64_t gr
   s.together = static_cast<int32_t>(together);
   announcement.priority = get(item, "priority").cast<int32_t>();
   const py::object x = get(item, "x");
-  if (!get(item, "device").is_none()) {  // only Python reads it
+  if (const py::object gpu = get(item, "gpu"); !gpu.is_none()) {  // only Python reads the memory
     s.device = true;
-    s.dtype = dtype_named(get(item, "element").cast<std::string>());
-    announcement.bytes = get(item, "nbytes").cast<int64_t>();
+    s.dtype = dtype_named(get(gpu, "element").cast<std::string>());
+    announcement.bytes = get(gpu, "nbytes").cast<int64_t>();
     read_shape(x, announcement.bytes, announcement);
-    announcement.place = get(item, "place").cast<int64_t>();
+    announcement.place = get(gpu, "place").cast<int64_t>();
   } else if (!x.is_none()) {
     const ArrayView view = adapt(x, "x", arrays);
     s.dtype = view.dtype;

@@ -19,6 +19,7 @@ from native.test_native import build, why_not
 
 from pycollective import _core
 from pycollective.engine import Item
+from pycollective.engine.operation import DeviceArrays
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -69,7 +70,7 @@ def item(of: dict[str, Any], rank: int) -> Item:
         x = np.zeros((count + rank, 2), of["dtype"])
     made = Item(kind, of["name"], x, x, of["op"], root=of["root"], prescale=of["scale"], priority=of["priority"])
     if of["device"] and x is not None:
-        made.device, made.element, made.nbytes = 0, str(x.dtype), x.nbytes
+        made.gpu = DeviceArrays(0, str(x.dtype), x.nbytes)
     return made
 
 
