@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import hvd
+import layers
 import pytest
 from engine.two_hosts import on_two_hosts
 
@@ -14,7 +16,7 @@ pytest.importorskip("sklearn")
 pytestmark = [pytest.mark.torch, pytest.mark.mpi]
 
 TRAINING = """
-import hashlib, os, torch, torch.distributed as dist, pycollective.torch as hvd
+import hashlib, json, layers, os, torch, torch.distributed as dist, pycollective.torch as hvd
 from functools import partial
 from examples.test_pytorch_digits import _ddp, _weights, load, rows as sets_of
 from opt import alone, close, together
@@ -63,6 +65,8 @@ for options in ({}, {"passes": 2}, {"num_groups": 2, "gradient_predivide_factor"
 """
 
 EXAMPLES = """
+digests = hvd.allgather_object(layers.digests(hvd))
+if me == 0: open(f"{sys.argv[1]}/digests", "w").write(json.dumps(digests))
 sets = sets_of("float32")
 found = _weights(hvd, sets, "float32")
 hvd.shutdown()
@@ -108,4 +112,5 @@ def test_two_hosts(tmp_path: Path) -> None:
     assert (tmp_path / "ddp").exists(), done.report()
     assert (tmp_path / "horovod").read_bytes() == hvd.run(4, _weights, rows("float32"), "float32")[0]
     assert_close((tmp_path / "ddp").read_bytes(), _alone())  # in float64
+    assert json.loads((tmp_path / "digests").read_text()) == hvd.run(4, layers.digests, str(tmp_path / "store"))
     assert list(done) == [f"[4, 4, 3, 3] {left}\n" for left in ("2 2", "2 1", "1 2")] + [""], done.report()
