@@ -30,10 +30,11 @@ void copy_out(char* into, const char* from, int64_t bytes, bool cold) {
 // To memory that peers have read.
 void copy_in(char* into, const char* from, int64_t bytes, SharedWrites& writes) {
   if (bytes < SharedWrites::kLeast) return copy_bytes(into, from, static_cast<size_t>(bytes));
-  if (writes.stream()) return copy_past_caches(into, from, bytes);
+  const bool streamed = writes.stream();
   const auto since = Clock::now();
-  copy_bytes(into, from, static_cast<size_t>(bytes));
-  writes.record(bytes, Clock::now() - since, SharedWrites::kSlowFromMemory);
+  if (streamed) copy_past_caches(into, from, bytes);
+  else copy_bytes(into, from, static_cast<size_t>(bytes));
+  writes.record(bytes, Clock::now() - since, streamed, SharedWrites::kSlowFromMemory);
 }
 
 constexpr int64_t kStagedBytes = 4096;  // up to here one synchronization of a staged call beats the windows' two

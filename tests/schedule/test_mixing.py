@@ -125,7 +125,7 @@ def test_schedules_show_their_weights() -> None:
 def test_the_language_takes_mix_in_programs_of_mix_only() -> None:
     p = Program("allreduce", 2)
     p.chunks(1)
-    with pytest.raises(ProgramError, match=r"test_mixing.py:\d+: p.mix\(\) in a program of allreduce"):
+    with pytest.raises(ProgramError, match=r"test_mixing.py:\d+: p.mix\(\) is for programs of mix, not of allreduce"):
         p[0, 0] = p.mix({0: 1.0})
     p = Program("mix", 3)
     p.chunks(1)

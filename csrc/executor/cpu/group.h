@@ -244,10 +244,11 @@ class CpuGroup {
                       streams ? streamed : nullptr,
                       step.weighted() ? weights : nullptr};
     const bool own = k == 1 && !step.weighted() && cells && step.source(0).rank == team_.rank_ && lane() == 0;
-    if (!own || bytes < SharedWrites::kLeast || stream_cells) return plan_.combine(block);
+    if (!own || bytes < SharedWrites::kLeast) return plan_.combine(block);
     const auto since = Clock::now();
     plan_.combine(block);
-    team_.shared_writes_.record(bytes, Clock::now() - since, m > 1 ? SharedWrites::kSlowTwo : SharedWrites::kSlow);
+    const int64_t slow_line = m > 1 ? SharedWrites::kSlowTwo : SharedWrites::kSlow;
+    team_.shared_writes_.record(bytes, Clock::now() - since, stream_cells, slow_line);
   }
 
   Team& team_;

@@ -2,6 +2,7 @@
 // stores, or past the caches.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -15,12 +16,15 @@ namespace pc {
 //   Zen 5, in 0.25 us (7 ns)                               120               36
 //   Zen 4, in 0.1 us (2 to 5 ns; writing only)        34 to 74         37 to 66
 //   Zen 4, in 0.5 us (26 ns; writing only)                 430               45
-// So ordinary stores are timed, and after slow ones the next writes are streamed: a rank may move to another core at any
-// time.  (rep movsb is as fast as streaming on Zen 5; on Zen 4 it fetches the lines, too.)
+//   a slower Zen 3, two ranks in turn, of whose writes a line takes 3 to 8 ns       82 to 125     175 to 190
+//                                      13 to 17 ns (past the caches 3 to 6)   360              160
+// So both ways are timed: after ordinary stores that were slow, and much slower than streaming was, the next writes are
+// streamed, since a rank may move to another core at any time.  (rep movsb is as fast as streaming on Zen 5; on Zen 4 it
+// fetches the lines, too.)
 class SharedWrites {
  public:
   static constexpr int64_t kLeast = 16 << 10;  // bytes; less is always stored ordinarily, and not timed
-  static constexpr int64_t kSlow = 6;  // nanoseconds for a line
+  static constexpr int64_t kSlow = 6;  // nanoseconds for a line; faster stores are ordinary, whatever streaming takes
   static constexpr int64_t kSlowTwo = 8;  // the same if the rank's own output is written, too
   static constexpr int64_t kSlowFromMemory = 10;  // the same if the source is not in the caches
 
@@ -29,9 +33,15 @@ class SharedWrites {
     if (left > 0) streamed_.store(left - 1, std::memory_order_relaxed);
     return left > 0;
   }
-  // Of ordinary stores.  One slow write may have been interrupted; two in a row are a reason to stream.
-  void record(int64_t bytes, std::chrono::nanoseconds time, int64_t slow_line = kSlow) {
-    const bool slow = time.count() * kLine > slow_line * bytes;
+  // How long a write took.  One slow one may have been interrupted; two in a row are a reason to stream.
+  void record(int64_t bytes, std::chrono::nanoseconds time, bool streamed, int64_t slow_line = kSlow) {
+    const double cost = static_cast<double>(time.count() * kLine) / static_cast<double>(slow_line * bytes);
+    const double streaming = streaming_.load(std::memory_order_relaxed);
+    if (streamed) {  // the least of late: a write may have been interrupted
+      streaming_.store(streaming == 0 ? cost : std::min(cost, streaming * kForgets), std::memory_order_relaxed);
+      return;
+    }
+    const bool slow = cost > 1 && cost > kGain * streaming;
     if (slow && was_slow_.load(std::memory_order_relaxed)) streamed_.store(kWrites, std::memory_order_relaxed);
     was_slow_.store(slow, std::memory_order_relaxed);
   }
@@ -39,9 +49,12 @@ class SharedWrites {
  private:
   static constexpr int64_t kLine = 64;
   static constexpr int kWrites = 64;
+  static constexpr double kGain = 2;  // what is streamed, peers read from memory
+  static constexpr double kForgets = 1.05;
   // Atomic because the engine packs while another thread makes a call.
   std::atomic<int> streamed_{0};  // writes left
   std::atomic<bool> was_slow_{false};
+  std::atomic<double> streaming_{0};  // the time of streamed writes, in units of slow ones; 0: unknown
 };
 
 }  // namespace pc

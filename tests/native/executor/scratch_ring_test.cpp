@@ -37,24 +37,57 @@ PC_TEST(ring_takes_turns) {
   }
 }
 
-PC_TEST(ring_cells_are_streamed_after_slow_stores) {
-  using std::chrono::nanoseconds;
-  constexpr int64_t bytes = 64 << 10;  // 1024 lines
+// Writes of 1024 lines.
+struct Writer {
+  static constexpr int64_t kBytes = 64 << 10;
   SharedWrites writes;
-  PC_CHECK(!writes.stream(), "ordinary stores at first");
-  writes.record(bytes, nanoseconds(1024 * 5));
-  PC_CHECK(!writes.stream(), "5 ns a line is no reason to change");
-  writes.record(bytes, nanoseconds(1024 * 7), SharedWrites::kSlowFromMemory);
-  PC_CHECK(!writes.stream(), "nor 7 ns from memory");
-  writes.record(bytes, nanoseconds(1024 * 7));
-  PC_CHECK(!writes.stream(), "one slow write may have been interrupted");
-  writes.record(bytes, nanoseconds(1024 * 7));
-  int streamed = 0;
-  while (writes.stream() && streamed < 1000) ++streamed;
+  void stores(int64_t line, int64_t slow_line = SharedWrites::kSlow) {
+    writes.record(kBytes, std::chrono::nanoseconds(1024 * line), false, slow_line);
+  }
+  // Until an ordinary store is due again: how many have been streamed.
+  int streams(int64_t line) {
+    int count = 0;
+    for (; count < 1000 && writes.stream(); ++count)
+      writes.record(kBytes, std::chrono::nanoseconds(1024 * line), true);
+    return count;
+  }
+};
+
+PC_TEST(ring_cells_are_streamed_after_slow_stores) {
+  Writer writer;
+  PC_CHECK(writer.streams(1) == 0, "ordinary stores at first");
+  writer.stores(5);
+  PC_CHECK(writer.streams(1) == 0, "5 ns a line is no reason to change");
+  writer.stores(7, SharedWrites::kSlowFromMemory);
+  PC_CHECK(writer.streams(1) == 0, "nor 7 ns from memory");
+  writer.stores(7);
+  PC_CHECK(writer.streams(1) == 0, "one slow write may have been interrupted");
+  writer.stores(7);
+  const int streamed = writer.streams(2);
   PC_CHECK(streamed >= 16 && streamed < 1000, "some writes are streamed, then one is tried again", streamed);
-  PC_CHECK(!writes.stream(), "until an ordinary store is slow again");
-  writes.record(bytes, nanoseconds(1024 * 7));
-  PC_CHECK(writes.stream(), "one is enough while they are slow");
+  PC_CHECK(writer.streams(2) == 0, "until an ordinary store is slow again");
+  writer.stores(7);
+  PC_CHECK(writer.streams(2) == streamed, "one is enough while they are slow");
+}
+
+PC_TEST(ring_cells_are_streamed_only_if_that_is_much_faster) {
+  Writer writer;
+  writer.stores(8);
+  writer.stores(8);
+  PC_CHECK(writer.streams(5) > 0, "it is tried");
+  for (int i = 0; i < 10; ++i) {
+    writer.stores(8);
+    PC_CHECK(writer.streams(5) == 0, "8 ns against 5 is no reason to stream");
+  }
+  writer.stores(15);
+  writer.stores(15);
+  PC_CHECK(writer.streams(3) > 0, "15 ns against 5 is");
+  writer.stores(8);  // the ranks are near each other again, and 3 ns are remembered
+  writer.stores(8);
+  PC_CHECK(writer.streams(5) > 0, "it is tried");
+  writer.stores(8);
+  writer.stores(8);
+  PC_CHECK(writer.streams(5) == 0, "what streaming took earlier is forgotten");
 }
 
 }  // namespace
