@@ -23,15 +23,19 @@ PC_TEST(ring_fits_the_scratch) {
 PC_TEST(ring_takes_turns) {
   for (const int64_t capacity : kCapacities) {
     const ScratchRing ring(capacity);
-    for (int64_t bytes = 64; bytes <= ring.largest_slot(2); bytes = bytes * 3 / 2) {
-      const uint32_t width = ring.segments_for(bytes), turn = ring.turn_for(bytes, 2);
-      PC_CHECK(ring.offset(width) >= bytes, "a slot holds its bytes", capacity, bytes);
-      PC_CHECK((width & (width - 1)) == 0 && turn % width == 0 && turn / width >= 2, "slots fill the turn", width,
-               turn);
-      PC_CHECK(turn <= ring.segments() && ring.segments() % turn == 0, "a turn is within the ring", width, turn);
-      for (uint32_t position = 0; position < 2 * ring.segments(); ++position) {
-        const uint32_t first = ScratchRing::align(position, width);
-        PC_CHECK(first >= position && first < position + width && first % width == 0, "the next slot", position, width);
+    for (const uint32_t slots : {2u, 4u, 16u}) {
+      if (slots > ring.segments()) continue;
+      for (int64_t bytes = 64; bytes <= ring.largest_slot(slots); bytes = bytes * 3 / 2) {
+        const uint32_t width = ring.segments_for(bytes), turn = ring.turn_for(bytes, slots);
+        PC_CHECK(ring.offset(width) >= bytes, "a slot holds its bytes", capacity, bytes);
+        PC_CHECK((width & (width - 1)) == 0 && turn % width == 0 && turn / width >= slots, "slots fill the turn", width,
+                 turn);
+        PC_CHECK(turn <= ring.segments() && ring.segments() % turn == 0, "a turn is within the ring", width, turn);
+        for (uint32_t position = 0; position < 2 * ring.segments(); ++position) {
+          const uint32_t first = ScratchRing::align(position, width);
+          PC_CHECK(first >= position && first < position + width && first % width == 0, "the next slot", position,
+                   width);
+        }
       }
     }
   }
