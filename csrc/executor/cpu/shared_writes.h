@@ -16,8 +16,8 @@ namespace pc {
 //   Zen 5, in 0.25 us (7 ns)                               120               36
 //   Zen 4, in 0.1 us (2 to 5 ns; writing only)        34 to 74         37 to 66
 //   Zen 4, in 0.5 us (26 ns; writing only)                 430               45
-//   a slower Zen 3, two ranks in turn, of whose writes a line takes 3 to 8 ns       82 to 125     175 to 190
-//                                      13 to 17 ns (past the caches 3 to 6)   360              160
+//   Zen 3 (3 to 8 ns, streamed 5 to 7; allreduce)     82 to 125       175 to 190
+//   Zen 3 (13 to 17 ns, streamed 3 to 6; allreduce)        360              160
 // So both ways are timed: after ordinary stores that were slow, and much slower than streaming was, the next writes are
 // streamed, since a rank may move to another core at any time.  (rep movsb is as fast as streaming on Zen 5; on Zen 4 it
 // fetches the lines, too.)

@@ -51,8 +51,7 @@ struct Writer {
   // Until an ordinary store is due again: how many have been streamed.
   int streams(int64_t line) {
     int count = 0;
-    for (; count < 1000 && writes.stream(); ++count)
-      writes.record(kBytes, std::chrono::nanoseconds(1024 * line), true);
+    for (; count < 1000 && writes.stream(); ++count) writes.record(kBytes, std::chrono::nanoseconds(1024 * line), true);
     return count;
   }
 };
