@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +28,8 @@ _Result = TypeVar("_Result")
 MOST_RANKS = 4096  # threads of one process: more cause system errors
 _GRACE = 2.0
 """Seconds allowed for the ranks of an interrupted run to end."""
+_RETRY = 0.001
+"""Seconds until a thread that could not be interrupted is tried again."""
 
 
 class LocalWorld:
@@ -86,6 +89,17 @@ class LocalWorld:
         return [world.results[rank] for rank in range(self.size)]
 
 
+def _interrupt(thread: threading.Thread) -> bool:
+    """Raise SystemExit in a thread; False: not now, as it would leave the lock of a module that it imports locked."""
+    if thread.ident is None or not thread.is_alive():  # its number may be another thread's by now
+        return True
+    frame = sys._current_frames().get(thread.ident)
+    if frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
+        return False
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
+    return True
+
+
 class _World(Generic[_Result]):
     """One run: its communicators, results and failures (in order of occurrence)."""
 
@@ -119,13 +133,13 @@ class _World(Generic[_Result]):
         """End the ranks that still run, and wait briefly for them."""
         self.interrupted = True
         self._lose("the run was interrupted")
-        for thread in threads:
-            if thread.ident is not None and thread.is_alive():  # else its number may be another thread's by now
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
         deadline = time.monotonic() + _GRACE
-        with contextlib.suppress(queue.Empty):
-            for _ in threads:
-                self.ended.get(timeout=max(deadline - time.monotonic(), 0))
+        left, untold = len(threads), threads
+        while left > 0 and (now := time.monotonic()) < deadline:
+            untold = [thread for thread in untold if not _interrupt(thread)]
+            with contextlib.suppress(queue.Empty):
+                self.ended.get(timeout=min(deadline - now, _RETRY if untold else _GRACE))
+                left -= 1
 
     def _lose(self, text: str) -> None:
         """Make every rank's waits fail, in all communicators of this world."""

@@ -58,6 +58,15 @@ print(*pc.local_world(4).run(lambda comm: int(comm.allreduce(comm.rank))))
 """
 
 
+def test_an_interrupt_leaves_no_module_locked(tmp_path: Path) -> None:
+    """Ranks that wait for another one's import are interrupted after it."""
+    (tmp_path / "slow.py").write_text("import time\nwhile True: time.sleep(0.001)\n")
+    code = SCRIPT.format(body="started.release(); import slow")
+    code += "open('slow.py', 'w').close()\nimport slow\n"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n6 6 6 6\n", "")
+
+
 @pytest.mark.parametrize("name", BODIES)
 def test_an_interrupt_ends_all_ranks_and_the_next_run_works(name: str, tmp_path: Path) -> None:
     code = SCRIPT.format(body=BODIES[name])
