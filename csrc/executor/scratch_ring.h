@@ -1,9 +1,9 @@
 // A rank's shared scratch as a ring of segments.  A tile's cells occupy as many adjacent segments as they need (its
 // slot), the next tile's the segments after them.  More slots are used in turn than the two that would suffice: writing a
 // line that is still in the cache of the peer that has read it takes four times as long as writing one that has been
-// evicted from there (measured on Zen 4: 1 MiB in 119 us through 256 KiB of scratch, in 34 us through 1 MiB).  But not
-// so many that lines leave the third-level cache, which other programs use too (96 KiB through 4 MiB and through 2 MiB of
-// scratch: allreduce 22 and 17 us, reduce 14.5 and 9.3).
+// evicted from there (measured on Zen 4: 1 MiB in 119 us through 256 KiB of scratch, in 34 us through 1 MiB).  More than
+// 2 MiB takes longer again (measured on Zen 3: 96 KiB through 4 MiB and through 2 MiB, allreduce 22 and 17 us, reduce 14.5
+// and 9.3), presumably since lines leave the third-level cache, which other programs use too.
 #pragma once
 
 #include <algorithm>

@@ -112,5 +112,7 @@ def test_two_hosts(tmp_path: Path) -> None:
     assert (tmp_path / "ddp").exists(), done.report()
     assert (tmp_path / "horovod").read_bytes() == hvd.run(4, _weights, rows("float32"), "float32")[0]
     assert_close((tmp_path / "ddp").read_bytes(), _alone())  # in float64
-    assert json.loads((tmp_path / "digests").read_text()) == hvd.run(4, layers.digests, str(tmp_path / "store"))
+    expected = hvd.run(4, layers.digests, str(tmp_path / "store"))
+    assert len(expected[0]) > 150  # few types and operators are refused
+    assert json.loads((tmp_path / "digests").read_text()) == expected
     assert list(done) == [f"[4, 4, 3, 3] {left}\n" for left in ("2 2", "2 1", "1 2")] + [""], done.report()
