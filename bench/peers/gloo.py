@@ -38,8 +38,8 @@ class GlooPeer:
     always_in_place = frozenset({"allreduce", "reduce"})
     checked = True
 
-    def __init__(self, torch: Any, dist: Any, rank: int, held: contextlib.ExitStack) -> None:
-        self._torch, self._dist, self._rank, self._held = torch, dist, rank, held
+    def __init__(self, torch: Any, dist: Any, world: World, held: contextlib.ExitStack) -> None:
+        self._dist, self._world, self._rank, self._held = dist, world, world.rank, held
         self.version = f"Gloo of PyTorch {torch.__version__}"
 
     def supports(self, case: Case) -> bool:
@@ -122,6 +122,7 @@ class GlooPeer:
 
     def close(self) -> None:
         self._dist.destroy_process_group()
+        self._world.barrier()  # the other ranks' stores write to the folder until they end
         self._held.close()
 
 
@@ -145,7 +146,7 @@ def open(world: World) -> GlooPeer:
             store = _store_between(dist, world, hosts[0])
         _connect(dist, world, store, len(set(hosts)))
         world.barrier()
-        return GlooPeer(torch, dist, world.rank, stack.pop_all())  # later groups use the store, too
+        return GlooPeer(torch, dist, world, stack.pop_all())  # later groups use the store, too
 
 
 def _store_between(dist: Any, world: World, host: str) -> Any:
