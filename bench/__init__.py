@@ -16,6 +16,7 @@ ranks/            world.py: the processes that measure together;  worker.py: the
                   ab_worker.py, scale_rank.py: the programs of the ranks of ab.py and scale.py
                   events.py: how ranks report their rows
                   launch.py: the mpirun of an MPI, and its environment; busy neighbours
+                  remote.py: the same on several hosts
                   namespaces.py: hosts simulated by network namespaces
                   session.py: worlds one after another, collected into one result
 report/           table.py: the tables;  live.py: the growing one;  plot.py: the plots
@@ -24,7 +25,7 @@ report/           table.py: the tables;  live.py: the growing one;  plot.py: the
 and the commands are:
 
 ================  ==============================================================================
-cli.py            ``pycollective bench``
+cli.py            ``pycollective bench``;  sweep.py: what it runs, on one host or several
 demo.py           ``pycollective demo``
 speed.py          the speed table, whose rows are in goals.py
 calls.py          every call against every MPI;  mix.py: mix against MPI's neighbourhood collective

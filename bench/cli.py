@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pycollective.cli.commands import Command, choose, refusing
-from pycollective.cli.options import Collective, Csv, Json, Positional, Ranks, Root, Topology
+from pycollective.cli.options import Collective, Csv, Hostfile, Hosts, Json, Positional, Ranks, Root, Rsh, Topology
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from .result import Result
     from .workload.plan import Budget, Options
 
 __all__ = ["app", "bench"]
@@ -70,6 +67,9 @@ def bench(
     fresh: Annotated[bool, typer.Option(help="write the input before every timed call")] = True,
     neighbours: Annotated[int, typer.Option(metavar="K", min=0, help="busy processes (nice 19) beside it")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="fewer and shorter rounds")] = False,
+    hosts: Hosts = None,
+    hostfile: Hostfile = None,
+    rsh: Rsh = "",
     json: Json = None,
     csv: Csv = None,
     plot: Annotated[
@@ -81,20 +81,27 @@ def bench(
 
     `--collective` also takes sendrecv (a message there and one back) and barrier. Without a topology: all that
     implement the collective; 'none': only the peers. Started alone it starts the ranks, one world for each rank count
-    and MPI; started by mpirun, `pycollective run` or torchrun it uses the existing ranks.
+    and MPI; started by mpirun, `pycollective run` or torchrun it uses the existing ranks. With -H or --hostfile it
+    starts one world on these hosts, with the mpirun of the MPI among the peers; the first host writes the files.
     """
     from pycollective.cli import selection
+    from pycollective.cli.launch.hosts import listed_hosts, place_ranks
 
+    from . import sweep
     from .ranks.world import first_rank
     from .workload.plan import Conditions, Options
 
-    outputs = _Outputs(json, csv, plot)
+    outputs = sweep.Outputs(json, csv, plot)
     with refusing("plot" if plot else ""):
+        slots = listed_hosts(hosts, hostfile)
+        placed = place_ranks(slots, None) if slots else []
+        if rsh and not placed:
+            raise ValueError("--rsh needs -H or --hostfile")
         options = Options(
             collectives=_list(collective),
             topologies=_expanded([*(topology or ()), *(named or ())]),
             sizes=_sizes(sizes, least, most, factor),
-            ranks=tuple(selection.ranks(ranks)),
+            ranks=(sum(host.count for host in placed),) if placed else tuple(selection.ranks(ranks)),
             dtypes=_list(dtype),
             ops=_list(op),
             peers=_list(peers),
@@ -107,9 +114,13 @@ def bench(
         )
         options.check()
         _check_names(options)
-        if first_rank():
+        launcher = sweep.launcher_on_hosts(options) if placed else None
+        if launcher is None and first_rank():
             outputs.check()
-    _run(options, outputs)
+    if launcher is not None:
+        raise typer.Exit(sweep.run_on_hosts(placed, rsh, launcher, options, outputs))
+    if not sweep.run(options, outputs):
+        raise typer.Exit(1)
 
 
 def _budget(quick: bool, calls: int | None, warmup: int | None, checks: int | None) -> Budget:
@@ -162,95 +173,6 @@ def _check_names(options: Options) -> None:
             raise ValueError(unsupported(topology, counts[0]))
 
 
-class _Outputs:
-    """Destinations of results besides the table; Path("-") is standard output."""
-
-    def __init__(self, json: Path | None, csv: Path | None, plot: Path | None) -> None:
-        self.json, self.csv, self.plot = json, csv, plot
-
-    @property
-    def for_machines(self) -> bool:
-        """Whether standard output is machine-readable."""
-        return Path("-") in (self.json, self.csv)
-
-    def check(self) -> None:
-        """Report outputs that cannot be written before measuring for an hour; OSError, ValueError or ImportError."""
-        from pycollective.cli.outputs import check_picture
-
-        if self.json == self.csv == Path("-"):
-            raise ValueError("one of --json and --csv can use standard output")
-        for path in (self.json, self.csv):
-            if path is not None and path != Path("-") and not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.touch()
-                path.unlink()
-            elif path is not None and path.is_file():
-                path.open("a").close()
-        if self.plot is not None:
-            folder = self.plot if _is_folder(self.plot) else self.plot.parent
-            folder.mkdir(parents=True, exist_ok=True)
-            check_picture(folder / "x.svg" if _is_folder(self.plot) else self.plot)
-
-    def write(self, result: Result, console: Console) -> None:
-        """Write all requested outputs."""
-        from pycollective.cli.outputs import write_text
-
-        from .report.plot import plot_rows
-        from .result import to_csv, to_json
-
-        for path, text in ((self.json, to_json(result)), (self.csv, to_csv(result.rows))):
-            if path is not None:
-                if path != Path("-"):
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                write_text(path, text)
-        if self.plot is not None:
-            for file in plot_rows(result.rows, self.plot):
-                console.print(f"plot: {file}", highlight=False)
-
-
-def _is_folder(plot: Path) -> bool:
-    return plot.is_dir() or not plot.suffix
-
-
 def _list(text: str) -> tuple[str, ...]:
     words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     return () if words == ("none",) else words
-
-
-def _run(options: Options, outputs: _Outputs) -> None:
-    from rich.console import Console
-
-    from .ranks.launch import LaunchError
-    from .ranks.session import Session, run_plans, worlds
-    from .ranks.world import first_rank, ranks_started
-    from .report.live import LiveTable
-    from .report.table import row_table
-    from .workload.plan import Plan, short_options
-
-    started = ranks_started()
-    if started:
-        options = replace(options, ranks=(started,))
-    console = Console(stderr=outputs.for_machines, quiet=bool(started) and not first_rank())
-    plan = Plan(sweep=options, budget=options.budget, conditions=options.conditions)
-    with LiveTable(console, len(options.ranks) * (1 if started else len(worlds(plan)))) as live:
-        session = Session(live)
-        try:
-            shown = run_plans([(count, plan) for count in options.ranks], session)
-        except LaunchError as error:
-            console.print(str(error), style="red", markup=False, highlight=False)
-            raise typer.Exit(1) from error
-    if not shown:
-        return
-    if not outputs.for_machines:
-        _wide(console).print(row_table(session.rows, console.width))
-    console.print(live.summary(), highlight=False)
-    outputs.write(session.result(short_options(options)), console)
-    if session.failed or not session.rows or any(row.wrong for row in session.rows):
-        raise typer.Exit(1)
-
-
-def _wide(console: Any) -> Any:
-    """For a pipe or file, keep the table's columns instead of folding them at 80 characters."""
-    if not console.is_terminal:
-        console.width = max(console.width, 140)
-    return console

@@ -7,7 +7,6 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from ..workload.cases import format_size
 from ..workload.plan import OURS, Candidate, Options, Plan, has_topologies, short_name, sweep_groups
 from .events import Emit, discard, to_file
 from .launch import YIELD_VARIABLE
-from .world import World, hosts_of, open_world
+from .world import World, open_world
 
 __all__ = ["work"]
 
@@ -44,8 +43,8 @@ def work(plan: Plan, world: World, emit: Emit, first_group: int = 0) -> None:
     ours = _Ours(plan)
     groups: list[Group] = list(plan.groups)
     if plan.sweep:
-        sweep = _between_hosts(plan.sweep, world, emit)
-        groups += sweep_groups(sweep, world.size, list(names), ours.topologies(sweep, world.size, emit))
+        topologies = ours.topologies(plan.sweep, world.size, emit)
+        groups += sweep_groups(plan.sweep, world.size, list(names), topologies)
     present = {OURS, CEILING, *names}
     groups = [[one for one in group if one.library in present] for group in groups]
     if any(one.arrays == "torch" for group in groups for one in group) and not _has_torch(world, emit):
@@ -63,15 +62,6 @@ def work(plan: Plan, world: World, emit: Emit, first_group: int = 0) -> None:
     emit({"kind": "end"})
     for peer in dict.fromkeys(peers.values()):  # in the same order on all ranks
         getattr(peer, "close", lambda: None)()
-
-
-def _between_hosts(options: Options, world: World, emit: Emit) -> Options:
-    """The distinctions that remain on several hosts, where ranks share no memory and there is one path."""
-    hosts = len(set(hosts_of(world)))
-    if hosts == 1 or options.topologies == ("none",) or not options.paths:
-        return options
-    emit({"kind": "note", "text": f"ranks on {hosts} hosts use MPI: no topologies and no windows to compare"})
-    return replace(options, topologies=("default",), paths=("plain",))
 
 
 def _report(outcome: Measured | NotMeasured, group: int, names: dict[str, str], emit: Emit) -> None:

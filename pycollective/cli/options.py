@@ -46,3 +46,10 @@ Json = Annotated[
 ]
 Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="write CSV; '-': to standard output, alone")]
 Picture = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="a .png, .svg or .pdf")]
+Hosts = Annotated[
+    str | None, typer.Option("-H", "--hosts", metavar="HOST:N,...", help="hosts, each with its number of ranks")
+]
+Hostfile = Annotated[Path | None, typer.Option(help="file with a host per line, as HOST slots=N")]
+Rsh = Annotated[
+    str, typer.Option(metavar="COMMAND", help="with hosts: remote shell, as 'ssh -p 2222'", show_default="ssh")
+]

@@ -11,6 +11,7 @@ import typer
 
 from pycollective.cli.commands import refusing
 from pycollective.cli.launch.elastic_options import ElasticOptions, takes_elastic_options
+from pycollective.cli.options import Hostfile, Hosts, Rsh
 
 
 @takes_elastic_options
@@ -24,13 +25,9 @@ def run(
         float, typer.Option(min=0.0, help="seconds that the others may continue after a rank has failed")
     ] = 0.0,
     bind: Annotated[bool, typer.Option("--bind", help="bind every rank to a core of its own, as mpirun does")] = False,
-    hosts: Annotated[
-        str | None, typer.Option("-H", "--hosts", metavar="HOST:N,...", help="hosts, each with its number of ranks")
-    ] = None,
-    hostfile: Annotated[Path | None, typer.Option(help="file with a host per line, as HOST slots=N")] = None,
-    rsh: Annotated[
-        str, typer.Option(metavar="COMMAND", help="with hosts: remote shell, as 'ssh -p 2222'", show_default="ssh")
-    ] = "",
+    hosts: Hosts = None,
+    hostfile: Hostfile = None,
+    rsh: Rsh = "",
     interface: Annotated[
         str,
         typer.Option(help="with hosts: network interface (name, address or network)", show_default="one they share"),
@@ -73,16 +70,10 @@ class _Remote:
         return self.hosts is not None or self.hostfile is not None
 
     def slots(self) -> list[tuple[str, int]]:
-        """The list of hosts.
+        """The list of hosts; ValueError if there are two, or if it has another form."""
+        from pycollective.cli.launch import hosts
 
-        Raises:
-            ValueError: two lists, or one of another form.
-        """
-        from pycollective.cli.launch import hosts as lists
-
-        if self.hosts is not None and self.hostfile is not None:
-            raise ValueError("-H and --hostfile exclude each other")
-        return lists.parse_hosts(self.hosts) if self.hosts is not None else lists.read_hostfile(self.hostfile or Path())
+        return hosts.listed_hosts(self.hosts, self.hostfile)
 
 
 def _run_here(command: list[str], ranks: int | None, remote: _Remote, tag: bool, grace: float, bind: bool) -> int:

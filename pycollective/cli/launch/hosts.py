@@ -16,6 +16,19 @@ class Host:
     count: int
 
 
+def listed_hosts(text: str | None, hostfile: Path | None) -> list[tuple[str, int]]:
+    """Names and slots of what `-H` or `--hostfile` gives; empty for neither.
+
+    Raises:
+        ValueError: both, or one of another form. OSError: the file cannot be read.
+    """
+    if text is not None and hostfile is not None:
+        raise ValueError("-H and --hostfile exclude each other")
+    if hostfile is not None:
+        return read_hostfile(hostfile)
+    return [] if text is None else parse_hosts(text)
+
+
 def parse_hosts(text: str) -> list[tuple[str, int]]:
     """Names and slots of `h1:4,h2:4`; without a number a host has one slot.
 
