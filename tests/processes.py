@@ -8,6 +8,7 @@ A rank runs a top-level function of a test file: `body(comm, link, *arguments)`.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import pickle
@@ -181,6 +182,9 @@ def serve() -> None:
     """The server: one job per line of standard input, until it closes with the test run."""
     for module in _LOADED:
         __import__(module)
+    gc.set_threshold(20_000, 20, 20)
+    gc.collect()
+    gc.freeze()  # collections of ranks skip what is loaded, and do not copy its pages
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the test run handles Ctrl-C
     while line := sys.stdin.readline():
         with contextlib.suppress(ChildProcessError):

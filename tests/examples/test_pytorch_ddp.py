@@ -21,7 +21,8 @@ from c10d import World, run
 from launch import find_mpirun, launch
 
 torch: Any = pytest.importorskip("torch")
-pytest.importorskip("sklearn")
+if importlib.util.find_spec("sklearn") is None:  # not imported: ranks load this file
+    pytest.skip("needs scikit-learn", allow_module_level=True)
 pytestmark = pytest.mark.torch
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pytorch_ddp.py"
 
@@ -56,12 +57,10 @@ def torchrun(n: int, *args: str) -> str:
 
 @pytest.mark.mpi
 @pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")
-def test_under_mpirun_and_torchrun_it_gives_the_bits_of_gloo() -> None:
+def test_under_mpirun_it_gives_the_bits_of_gloo() -> None:
     """Two ranks: there is only one order to add two numbers."""
-    short = ("--epochs", "2")
-    gloo = digits(2, "torchrun", *short, "--backend", "gloo")
-    assert digits(2, "mpirun", *short) == gloo
-    assert digits(2, "torchrun", *short) == gloo
+    gloo = digits(2, "torchrun", "--epochs", "2", "--backend", "gloo")
+    assert digits(2, "mpirun", "--epochs", "2") == gloo
 
 
 def test_it_learns() -> None:

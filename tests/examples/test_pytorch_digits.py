@@ -19,11 +19,11 @@ import pytest
 from launch import find_mpirun, launch
 
 torch: Any = pytest.importorskip("torch")
-pytest.importorskip("sklearn")
+if importlib.util.find_spec("sklearn") is None:  # not imported: ranks load this file
+    pytest.skip("needs scikit-learn", allow_module_level=True)
 pytestmark = pytest.mark.torch
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-needs_mpi = [pytest.mark.mpi, pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")]
 
 
 @functools.cache
@@ -37,17 +37,18 @@ def digits(n: int, launcher: str, *args: str) -> tuple[float, str]:
     return float(found[1]), found[2]
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("mpirun", marks=needs_mpi)])
-def test_the_launcher_does_not_change_bits(launcher: str) -> None:
+@pytest.mark.mpi
+@pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")
+def test_the_launcher_does_not_change_bits() -> None:
     weights = hvd.run(2, _weights, rows("float32"), "float32")[0]
-    assert digits(2, launcher, "--epochs", "2")[1] == hashlib.sha256(weights).hexdigest()[:16]
+    assert digits(2, "mpirun", "--epochs", "2")[1] == hashlib.sha256(weights).hexdigest()[:16]
 
 
 def test_it_learns_alone() -> None:
     assert digits(1, "alone")[0] >= 0.96
 
 
-@pytest.mark.parametrize(("n", "compression"), [(4, "none"), (3, "fp16"), (2, "bf16")])
+@pytest.mark.parametrize(("n", "compression"), [(4, "fp16"), (3, "bf16")])
 def test_it_learns_on_more_ranks_and_from_gradients_of_16_bits(n: int, compression: str) -> None:
     ends = hvd.run(n, _accuracy, rows("float32"), compression)
     assert ends[0][0] >= 0.96

@@ -160,7 +160,7 @@ def test_executor_has_no_race(
 ) -> None:
     """`run`, `attempt` and `progress` have one lane per rank, `lanes` has four."""
     program, cases = sanitized / "executor_test", schedules / f"ranks-{size}.txt"
-    done = run_sanitized(tmp_path_factory, program, mode, cases, "", REPEATS[mode])
+    done = run_sanitized(tmp_path_factory, program, mode, cases)
     assert done.returncode == 0, done.stdout[:4000]
     assert "ThreadSanitizer" not in done.stdout
 

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.mpi]
 TRAINING = """
 import hashlib, json, layers, os, torch, torch.distributed as dist, pycollective.torch as hvd
 from functools import partial
-from examples.test_pytorch_digits import _ddp, _weights, load, rows as sets_of
+from examples.test_pytorch_digits import _ddp, _weights, load
 from opt import alone, close, together
 torch.set_num_threads(1)
 hvd.init()
@@ -67,6 +67,7 @@ for options in ({}, {"passes": 2}, {"num_groups": 2, "gradient_predivide_factor"
 EXAMPLES = """
 digests = hvd.allgather_object(layers.digests(hvd))
 if me == 0: open(f"{sys.argv[1]}/digests", "w").write(json.dumps(digests))
+sets_of = lambda dtype: open(f"{sys.argv[1]}/{dtype}", "rb").read()
 sets = sets_of("float32")
 found = _weights(hvd, sets, "float32")
 hvd.shutdown()
@@ -107,6 +108,8 @@ def test_two_hosts(tmp_path: Path) -> None:
     from examples.test_pytorch_digits import _alone, _weights, assert_close, rows
 
     env = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    for dtype in ("float32", "float64"):  # every rank would load scikit-learn
+        (tmp_path / dtype).write_bytes(rows(dtype))
     script = TRAINING + EXAMPLES + ELASTIC
     done = on_two_hosts(tmp_path, script, tmp_path, env=env, options=("--with-ft", "mpi"), clock=False, timeout=100)
     assert (tmp_path / "ddp").exists(), done.report()

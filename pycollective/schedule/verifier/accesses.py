@@ -51,26 +51,28 @@ class Accesses:
         if step.kind == RECV:
             self.receive(rank, step, call, tile, counter)
             return
+        clock = self.progress.clocks[rank]
         for source in step.sources:
             accesses = self.access(rank, source.rank, source.place, step.chunk, call, tile, counter)
-            self.check_order(rank, counter, accesses.write, source.rank, source.place)
+            writer, written = accesses.write
+            if clock[writer] < written and writer != rank:
+                self.fail_order(rank, counter, accesses.write, source.rank, source.place)
             accesses.reads[rank] = counter
             if step.kind == SEND:
                 accesses.sends = [send for send in accesses.sends if send[:2] == (call, tile)]
                 accesses.sends.append((call, tile, index))
         if step.kind == SEND:
-            known = self.progress.clocks[rank]
-            self.deliveries.send(rank, index, call, tile, join(known, known, rank, counter))
+            self.deliveries.send(rank, index, call, tile, join(clock, clock, rank, counter))
             return
         for target in step.targets:
             accesses = self.access(rank, target.rank, target.place, step.chunk, call, tile, counter)
-            self.check_order(rank, counter, accesses.write, target.rank, target.place)
-            for read in accesses.reads.items():
-                self.check_order(rank, counter, read, target.rank, target.place)
+            for peer, before in (accesses.write, *accesses.reads.items()):
+                if clock[peer] < before and peer != rank:
+                    self.fail_order(rank, counter, (peer, before), target.rank, target.place)
             accesses.write = rank, counter
             accesses.reads.clear()
             if self.schedule.hosts:
-                self.check_sources(rank, step, call, tile, counter, self.progress.clocks[rank])
+                self.check_sources(rank, step, call, tile, counter, clock)
 
     def receive(self, rank: int, step: Step, call: int, tile: int, counter: int) -> None:
         """The write of a message: at the earliest when it has been sent and its destination is posted."""
@@ -134,11 +136,6 @@ class Accesses:
         if accesses is None:
             accesses = self.memory[key] = _Record()
         return accesses
-
-    def check_order(self, rank: int, counter: int, before: tuple[int, int], owner: int, place: int) -> None:
-        peer, peer_counter = before
-        if peer not in (-1, rank) and self.progress.clocks[rank][peer] < peer_counter:
-            self.fail_order(rank, counter, before, owner, place)
 
     def fail_order(self, rank: int, counter: int, before: tuple[int, int], owner: int, place: int) -> NoReturn:
         chunk = self.schedule.ranks[rank].steps[self.progress.index(counter)].chunk

@@ -76,6 +76,6 @@ class Progress:
 
 def join(one: Clock, other: Clock, peer: int, counter: int) -> Clock:
     """The clock of `one` after it has learned that `peer`, whose clock was `other`, has reached `counter`."""
-    joined = list(map(max, one, other))
+    joined = [a if a > b else b for a, b in zip(one, other, strict=True)]  # faster than map(max, ...)
     joined[peer] = counter
     return joined

@@ -97,7 +97,7 @@ sys.stdout.buffer.write(image_of(pc.op(function), sys.argv[1], (int(sys.argv[2])
 
 @pytest.mark.parametrize(
     ("dtype", "capability"),
-    [("int8", (9, 0)), ("float32", (9, 0)), ("bool", (9, 0)), ("float32", (8, 0)), ("float32", (10, 0))],
+    [("int8", (9, 0)), ("bool", (8, 0)), ("float32", (10, 0))],
 )
 def test_compile_and_link_without_a_gpu(dtype: str, capability: tuple[int, int], tmp_path: Path) -> None:
     for module in ("numba_cuda", "cuda.bindings.nvjitlink"):
