@@ -20,8 +20,12 @@ PIP := $(BIN)/python -m pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_PROGRESS_BAR := off
 export PIP_RETRIES ?= 2
+# Bytecode is made when a module is first imported: pip takes longer for all of it than for the rest of an installation.
+export PIP_COMPILE := 0
+export PIP_CONSTRAINT := $(abspath tools/constraints.txt)
 RECIPES := $(VENV)/recipes/bin/python
 RAY := $(VENV)/ray/bin/python
+CUDA := $(VENV)/cuda/bin/python
 FRAMEWORKS := $(VENV)/frameworks/bin/python
 JAX_OLDEST := $(VENV)/jax-oldest/bin/python
 MXNET := $(VENV)/mxnet/bin/python
@@ -42,7 +46,7 @@ MAKEFLAGS += -j2
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective bench -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help install environments demo test quick test-frameworks test-ray test-ucx test-recipes versions wheels \
+.PHONY: help install environments demo test quick test-frameworks test-cuda test-ray test-ucx test-recipes versions wheels \
   notebook course site asan faults dev bench lint stubs sass docs clean distclean
 
 help: ## this list
@@ -50,7 +54,7 @@ help: ## this list
 
 install: $(VENV)/.installed $(VENV)/.torch ## the package with all test requirements, in .venv
 
-environments: $(addprefix $(VENV)/.,frameworks jax-oldest mxnet recipes ray notebook site wheels) ## what other targets install when they are first made
+environments: $(addprefix $(VENV)/.,frameworks jax-oldest mxnet cuda recipes ray notebook site wheels) ## what other targets install when they are first made
 
 demo: $(VENV)/.core $(VENV)/.demo ## data-parallel training under mpirun, then the topologies against Open MPI
 	$(PY) -m pycollective demo $(ARGS)
@@ -69,10 +73,10 @@ quick: $(if $(wildcard $(BIN)/pytest),,$(VENV)/.installed $(VENV)/.torch) ## the
 	$(BIN)/pytest -q -n $(JOBS) --dist loadfile $(QUICK) $(ARGS)
 
 versions: $(VENV)/.wheel ## the wheel with the lowest and the newest versions of its dependencies
-	$(BIN)/python tools/wheels/versions.py $(VENV)/wheel/*.whl $(VENV)/versions
+	PIP_CONSTRAINT= $(BIN)/python tools/wheels/versions.py $(VENV)/wheel/*.whl $(VENV)/versions
 
 wheels: $(VENV)/.wheels ## an sdist and wheels for every CPython of this machine, tested in empty environments, in dist
-	@PATH="$(abspath $(BIN)):$$PATH" $(WHEELS_PYTHON) tools/wheels/make_wheels.py --out dist --for "$(WHEELS)" --tests $(filter-out tests/torch/%,$(QUICK)) \
+	@PIP_CONSTRAINT= PATH="$(abspath $(BIN)):$$PATH" $(WHEELS_PYTHON) tools/wheels/make_wheels.py --out dist --for "$(WHEELS)" --tests $(filter-out tests/torch/%,$(QUICK)) \
 	  tests/comm/collectives/test_kernels.py tests/docs/test_docs.py::test_block_runs $(ARGS)
 
 asan: $(VENV)/.installed ## native and close-to-core tests under the address and undefined-behavior sanitizers
@@ -89,6 +93,11 @@ test-frameworks: $(VENV)/.frameworks $(VENV)/.jax-oldest $(VENV)/.mxnet ## Tenso
 	$(OUTER_MPI) $(FRAMEWORKS) -I -m pytest tests/docs/test_docs.py tests/examples -k "tensorflow or keras or jax" $(ARGS)
 	$(OUTER_MPI) $(JAX_OLDEST) -I -m pytest tests/jax $(ARGS)
 	if [ -x $(MXNET) ]; then $(MXNET) -I -m pytest tests/mxnet $(ARGS); fi
+
+# Apart from the others, since numba-cuda adds much to the start of every Python process.
+test-cuda: $(VENV)/.cuda ## operators of one's own for GPU arrays, compiled and linked without a GPU
+	$(CUDA) -I -c "import numba_cuda, cuda.bindings.nvjitlink" # or the tests would skip what is missing
+	$(CUDA) -I -m pytest tests/gpu/comm/test_operators.py $(ARGS)
 
 test-ray: $(VENV)/.ray ## RayExecutor on a Ray cluster of two nodes, with Ray from PyPI
 	$(RAY) -I -c "import ray, torch" # or the tests would skip what is missing
@@ -176,7 +185,7 @@ $(VENV)/.core: $(VENV)/.tools $(SOURCES)
 	@$(call STEP,"installing the core") $(PIP) install --no-deps --force-reinstall $(VENV)/core/*.whl
 	@touch $@
 
-$(VENV)/.demo: $(VENV)/.tools pyproject.toml
+$(VENV)/.demo: $(VENV)/.tools pyproject.toml tools/constraints.txt
 	@$(call STEP,"installing the demo's packages") $(NEEDS) ".[examples]"
 	@touch $@
 
@@ -186,8 +195,8 @@ $(VENV)/.wheel: $(VENV)/.core
 	@$(call STEP,"compiling the GPU side") $(WHEEL)/wheel -C cmake.define.PC_CUDA=$(PC_CUDA) .
 	@touch $@
 
-$(VENV)/.needed: $(VENV)/.tools pyproject.toml
-	@$(call STEP,"installing what the package needs") $(NEEDS) ".[bench,cuda,examples,numba]"
+$(VENV)/.needed: $(VENV)/.tools pyproject.toml tools/constraints.txt
+	@$(call STEP,"installing what the package needs") $(NEEDS) ".[bench,examples,numba]"
 	@$(call STEP,"installing the tests' packages") $(PIP) install --group test
 	@touch $@ $(VENV)/.demo
 
@@ -219,6 +228,11 @@ $(VENV)/.recipes: pyproject.toml $(VENV)/.wheel | $(VENV)/.installed $(VENV)/.to
 $(VENV)/.ray: pyproject.toml $(VENV)/.wheel | $(VENV)/.installed $(VENV)/.torch
 	$(call INNER,ray)
 	@$(call STEP,"installing Ray") $(RAY) -m pip install $(TORCH) --group ray
+	@touch $@
+
+$(VENV)/.cuda: pyproject.toml $(VENV)/.wheel | $(VENV)/.installed $(VENV)/.torch
+	$(call INNER,cuda)
+	@$(call STEP,"installing numba-cuda") $(CUDA) -m pip install --no-build-isolation --only-deps ".[cuda]"
 	@touch $@
 
 $(VENV)/.frameworks: pyproject.toml $(VENV)/.wheel | $(VENV)/.installed $(VENV)/.torch
