@@ -12,6 +12,7 @@ import pytest
 from launch import launch
 
 pytest.importorskip("keras")
+pytestmark = pytest.mark.timeout(300)
 CHECKS = Path(__file__).with_name("run_checks.py")
 ALL = [
     "fit", "eager", "fusion", "whole_batch", "accumulation", "clipping", "averages_and_ema", "operators",
