@@ -20,9 +20,9 @@ PIP := $(BIN)/python -m pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_PROGRESS_BAR := off
 export PIP_RETRIES ?= 2
-# Bytecode is made when a module is first imported: pip takes longer for all of it than for the rest of an installation.
-export PIP_COMPILE := 0
 export PIP_CONSTRAINT := $(abspath tools/constraints.txt)
+# Thousands of processes load the same modules.
+unexport PYTHONDONTWRITEBYTECODE
 RECIPES := $(VENV)/recipes/bin/python
 RAY := $(VENV)/ray/bin/python
 CUDA := $(VENV)/cuda/bin/python
@@ -210,7 +210,8 @@ $(VENV)/.torch: | $(VENV)/.needed
 	@touch $@
 
 # Separate environments that see the packages of the main one: these install dozens of packages. torch stays as it is.
-# Argument: the name of the environment.
+# Most of their modules are never loaded, so that bytecode is made at the first import: making all of it takes longer than
+# the rest of an installation. Argument: the name of the environment.
 define INNER
 	@rm -rf $(VENV)/$(1)
 	@$(BIN)/python -m venv --without-pip $(VENV)/$(1)
@@ -222,50 +223,50 @@ OUTER_MPI = PATH="$(abspath $(BIN)):$$PATH" MPI4PY_LIBMPI=$(abspath $(VENV))/lib
 
 $(VENV)/.recipes: pyproject.toml $(VENV)/.wheel | $(VENV)/.installed $(VENV)/.torch
 	$(call INNER,recipes)
-	@$(call STEP,"installing trainers") $(RECIPES) -m pip install $(TORCH) --group recipes
+	@$(call STEP,"installing trainers") $(RECIPES) -m pip install --no-compile $(TORCH) --group recipes
 	@touch $@
 
 $(VENV)/.ray: pyproject.toml $(VENV)/.wheel | $(VENV)/.installed $(VENV)/.torch
 	$(call INNER,ray)
-	@$(call STEP,"installing Ray") $(RAY) -m pip install $(TORCH) --group ray
+	@$(call STEP,"installing Ray") $(RAY) -m pip install --no-compile $(TORCH) --group ray
 	@touch $@
 
 $(VENV)/.cuda: pyproject.toml $(VENV)/.wheel | $(VENV)/.installed $(VENV)/.torch
 	$(call INNER,cuda)
-	@$(call STEP,"installing numba-cuda") $(CUDA) -m pip install --no-build-isolation --only-deps ".[cuda]"
+	@$(call STEP,"installing numba-cuda") $(CUDA) -m pip install --no-compile --no-build-isolation --only-deps ".[cuda]"
 	@touch $@
 
 $(VENV)/.frameworks: pyproject.toml $(VENV)/.wheel | $(VENV)/.installed $(VENV)/.torch
 	$(call INNER,frameworks)
-	@$(call STEP,"installing TensorFlow Keras and JAX") $(FRAMEWORKS) -m pip install $(TORCH) --group frameworks
+	@$(call STEP,"installing TensorFlow Keras and JAX") $(FRAMEWORKS) -m pip install --no-compile $(TORCH) --group frameworks
 	@touch $@
 
 $(VENV)/.jax-oldest: pyproject.toml $(VENV)/.wheel | $(VENV)/.installed
 	$(call INNER,jax-oldest)
-	@$(call STEP,"installing the oldest JAX") $(JAX_OLDEST) -m pip install --group jax-oldest
+	@$(call STEP,"installing the oldest JAX") $(JAX_OLDEST) -m pip install --no-compile --group jax-oldest
 	@touch $@
 
 $(VENV)/.mxnet: pyproject.toml $(VENV)/.wheel
 	@rm -rf $(VENV)/mxnet
 	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; then \
 	  $(BIN)/python -m venv --without-pip $(VENV)/mxnet && \
-	  $(call STEP,"installing MXNet") $(BIN)/python -m pip --python $(MXNET) install --group mxnet $(VENV)/wheel/*.whl; \
+	  $(call STEP,"installing MXNet") $(BIN)/python -m pip --python $(MXNET) install --no-compile --group mxnet $(VENV)/wheel/*.whl; \
 	else echo "skipped: MXNet, which needs Python 3.11 or older" >&2; fi
 	@touch $@
 
 $(VENV)/.notebook: pyproject.toml $(VENV)/.wheel | $(VENV)/.installed
 	$(call INNER,notebook)
-	@$(call STEP,"installing what notebooks need") $(NOTEBOOK) -m pip install --group notebook
+	@$(call STEP,"installing what notebooks need") $(NOTEBOOK) -m pip install --no-compile --group notebook
 	@touch $@
 
 $(VENV)/.site: pyproject.toml | $(VENV)/.installed
 	$(call INNER,site)
-	@$(call STEP,"installing the site's packages") $(DOCS) -m pip install --group docs
+	@$(call STEP,"installing the site's packages") $(DOCS) -m pip install --no-compile --group docs
 	@touch $@
 
 $(VENV)/.wheels: pyproject.toml $(VENV)/.tools
 	$(call INNER,wheels)
-	@$(call STEP,"installing what builds wheels") $(WHEELS_PYTHON) -m pip install --group wheels
+	@$(call STEP,"installing what builds wheels") $(WHEELS_PYTHON) -m pip install --no-compile --group wheels
 	@touch $@
 
 $(VENV)/.lint: pyproject.toml | $(VENV)/.installed $(VENV)/.torch

@@ -116,7 +116,7 @@ def main(wheel: Path, folder: Path) -> None:
         home = folder / name
         venv.create(home, clear=True, with_pip=True)
         pip: list[str | Path] = [home / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "-qq", "install"]
-        subprocess.run([*pip, *needs], check=True)
+        subprocess.run([*pip, "--no-compile", *needs], check=True)  # few of the modules are loaded
         subprocess.run([*pip, "--no-deps", wheel], check=True)
         subprocess.run([*pip[:-2], "check"], check=True, stdout=subprocess.DEVNULL)
         frozen = subprocess.run([*pip[:-2], "freeze"], check=True, capture_output=True, text=True).stdout.split()
