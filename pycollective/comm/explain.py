@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pycollective import _core, checks, notebook
 from pycollective.comm.host.cores import ranges, usable_cores
-from pycollective.comm.planner import DEFAULT_TOPOLOGY, NCCL, choose, default_between_hosts, default_text, schedule_for
+from pycollective.comm.planner import DEFAULT_TOPOLOGY, NCCL, choose, default_text, schedule_for
 from pycollective.schedule.collectives import CALLS, program_of
 
 if TYPE_CHECKING:
@@ -81,17 +81,24 @@ def explain(backend: HostBackend, gpu: str, collective: str, nbytes: int, topolo
 
 
 def explain_between_hosts(
-    group: Group, own_cores: bool, names: Sequence[str], link: str, collective: str, nbytes: int, topology: Any
+    group: Group,
+    own_cores: bool,
+    names: Sequence[str],
+    link: str,
+    default: str,
+    collective: str,
+    nbytes: int,
+    topology: Any,
 ) -> Explanation:
     """For ranks on several hosts.
 
     Args:
         own_cores: whether each rank of this one has a core of its own.
-        names: each rank's host. link: the one between hosts.
+        names: each rank's host. link: the one between hosts. default: the topology of calls that name none.
     """
     from pycollective.schedule.language import registry
 
-    instance, small = choose(collective, topology, nbytes, default_between_hosts(nbytes))
+    instance, small = choose(collective, topology, nbytes, default)
     row = registry.info(instance)
     plain = f"staged through shared memory within a host, over {link} between hosts"
     if nbytes <= (most := _core.ALWAYS_STAGED_BETWEEN_HOSTS):

@@ -16,7 +16,7 @@ from pycollective.errors import TopologyError
 from pycollective.schedule.collectives import CALLS, COLLECTIVES, PRIMARY, program_of
 
 if TYPE_CHECKING:  # the first call loads the compiler, not init()
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pycollective.schedule.compiler.schedule import Placement, Schedule
     from pycollective.schedule.mixing import MixingMatrix
@@ -24,10 +24,11 @@ if TYPE_CHECKING:  # the first call loads the compiler, not init()
 DEFAULT_TOPOLOGY = "direct"
 """The default within a host: reduces in rank order and moves the fewest bytes."""
 
-BETWEEN_HOSTS, SHORT_BETWEEN_HOSTS = "ordered", "ordered(one_in=4)"
-"""The default between hosts, and that of short calls: the same bits."""
+BETWEEN_HOSTS, SHORT_BETWEEN_HOSTS, FEWEST_MESSAGES = "ordered", "ordered(one_in=4)", "star"
+"""The defaults between hosts: of long calls, of short ones, and of short allreduces where ranks share cores; with the
+same bits."""
 
-SHORT = 64 << 10
+SHORT, SHORT_ON_SHARED_CORES = 64 << 10, 128 << 10
 """Bytes of calls that are short between hosts."""
 
 NCCL = "nccl"
@@ -124,8 +125,20 @@ def _default(collective: str, otherwise: str) -> Any:
     return instance if collective in there else registry.get(otherwise)
 
 
-def default_between_hosts(nbytes: int) -> str:
-    """The topology of calls between hosts that name none."""
+def default_between_hosts(collective: str, nbytes: int, hosts: Sequence[int], own_cores: bool) -> str:
+    """The topology of calls between hosts that name none.
+
+    With three hosts or more, a sum at one rank takes a latency more than an exchange of all contributions, in fewer
+    messages: each costs its ranks a system call, which counts where ranks wait for each other's cores.
+
+    Args:
+        collective: its name. nbytes: bytes of the logical buffer.
+        hosts: the host of every rank.
+        own_cores: whether every rank, on every host, has a core of its own.
+    """
+    few = not own_cores and nbytes <= SHORT_ON_SHARED_CORES and len(set(hosts)) > 2
+    if few and program_of(collective) == PRIMARY:
+        return FEWEST_MESSAGES
     return SHORT_BETWEEN_HOSTS if nbytes <= SHORT else BETWEEN_HOSTS
 
 
@@ -259,12 +272,20 @@ class Planner:
 
     EAGER_BYTES = 32768
 
-    def __init__(self, rank: int, size: int, shared: SharedTables | None = None, hosts: tuple[int, ...] = ()) -> None:
-        """`hosts`: the host of every rank; empty: they are on one."""
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        shared: SharedTables | None = None,
+        hosts: tuple[int, ...] = (),
+        own_cores: bool = True,
+    ) -> None:
+        """`hosts`: the host of every rank; empty: they are on one. `own_cores`: whether every rank has a core."""
         self.rank = rank
         self.size = size
         self.shared = shared
         self.hosts = hosts
+        self.own_cores = own_cores
         self._find_matrix: Callable[[object, int, int], MixingMatrix | None] | None = None
 
     def cut(self, collective: str, shape: Shape) -> Cut:
@@ -299,7 +320,7 @@ class Planner:
 
             table = compile_send(eager=nbytes <= self.EAGER_BYTES, hosts=self.hosts).table(self.rank)
             return (_core.Schedule(table), "direct", 0, 0, 0, 0, "sum")
-        instance, small = choose(collective, topology, nbytes, self._default(dtype, nbytes))
+        instance, small = choose(collective, topology, nbytes, self._default(collective, dtype, nbytes))
         if is_matrix(instance):
             table = instance.schedule(Placement[PLACEMENTS[placement]], self.hosts).table(self.rank)
             return (_core.Schedule(table), instance.label, instance.digest, 0, 0, 0, "sum")
@@ -312,13 +333,16 @@ class Planner:
         mine = self._load(ScheduleKey(instance, program, self.size, rooted, where, small, self.hosts))
         return (mine.schedule, registry.label(instance), mine.program, *operator)
 
-    def _default(self, dtype: str, nbytes: int) -> str:
+    def _default(self, collective: str, dtype: str, nbytes: int) -> str:
         """The topology of calls that name none.
 
         Partial sums that are passed from host to host are stored in the element type. Where one host would accumulate
         in a wider type (small floating-point types, scaled integers), hosts exchange contributions instead: same bits.
         """
-        return default_between_hosts(nbytes) if self.hosts and dtype not in _ACCUMULATED_WIDER else DEFAULT_TOPOLOGY
+        if not self.hosts:
+            return DEFAULT_TOPOLOGY
+        default = default_between_hosts(collective, nbytes, self.hosts, self.own_cores)
+        return DEFAULT_TOPOLOGY if dtype in _ACCUMULATED_WIDER and default != FEWEST_MESSAGES else default
 
     def _load(self, key: ScheduleKey) -> LoadedSchedule:
         """This rank's part of a schedule; remembered for all communicators of the process."""

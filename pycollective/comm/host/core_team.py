@@ -35,6 +35,7 @@ def make_team(
     others: Sockets | None = None,
     hosts: Sequence[Host] = (),
     ucx: _core.UcxWorker | None = None,
+    own_cores: bool = True,
 ) -> _core.Team:
     """The core's part of a communicator, in a segment shared by its ranks of this host.
 
@@ -43,9 +44,11 @@ def make_team(
         others: the connections to ranks on other hosts; the team takes them over.
         hosts: if there are such, the host of every rank.
         ucx: connected with those ranks, instead of the connections for collectives.
+        own_cores: whether every rank, on every host, has a core of its own.
     """
     if others:
-        return _team_of_hosts(segment, group, scratch, others, hosts, ucx)
+        planner = Planner(group.rank, group.size, hosts=group.nodes.of, own_cores=own_cores)
+        return _team_of_hosts(segment, group, scratch, others, hosts, ucx, planner)
     planner = Planner(group.rank, group.size)
     world = list(group.world_ranks)
     team = _core.Team(segment, group.rank, group.size, scratch, world, group.name, group.threads, planner)
@@ -63,13 +66,13 @@ def _team_of_hosts(
     others: Sockets,
     hosts: Sequence[Host],
     ucx: _core.UcxWorker | None,
+    planner: Planner,
 ) -> _core.Team:
     descriptors = []
     for rank, (data, control, messages) in others.items():
         if ucx is not None:
             data.close()
         descriptors.append((rank, (data.detach(), control.detach(), messages.detach())))
-    planner = Planner(group.rank, group.size, hosts=group.nodes.of)
     team = _core.Team(
         segment, group.rank, group.size, scratch, list(group.world_ranks), group.name, group.threads, planner,
         list(group.nodes.ranks()), descriptors, ucx,

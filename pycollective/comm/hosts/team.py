@@ -34,6 +34,7 @@ from pycollective.comm.hosts import ucx
 from pycollective.comm.hosts.connections import connect_all
 from pycollective.comm.hosts.network import Network
 from pycollective.comm.hosts.shrink import agree
+from pycollective.comm.planner import default_between_hosts
 from pycollective.errors import BootstrapError, CommunicatorError
 
 
@@ -58,13 +59,22 @@ class HostsTeam(HostTeam):
     Args:
         team: the core's part.
         group: the ranks.
-        own_cores: whether every rank of this host has a core of its own.
+        own_cores: whether every rank of this host has a core of its own. all_own_cores: whether every rank has.
         contacts: of the ranks.
         over: what UCX, if it is the link, uses; see ucx.choose.
     """
 
-    def __init__(self, team: _core.Team, group: Group, own_cores: bool, contacts: Contacts, over: str = "") -> None:
+    def __init__(
+        self,
+        team: _core.Team,
+        group: Group,
+        own_cores: bool,
+        all_own_cores: bool,
+        contacts: Contacts,
+        over: str = "",
+    ) -> None:
         super().__init__(team, group, own_cores)
+        self.all_own_cores = all_own_cores
         self.network: Network | None = contacts.network
         self._endpoints, self._name = contacts.endpoints, contacts.name
         self.link = ucx.name_of(over, contacts.network.listener.address[0])
@@ -116,7 +126,9 @@ class HostsTeam(HostTeam):
 
     def explain(self, collective: str, nbytes: int, topology: object) -> Explanation:
         names = [endpoint.host for endpoint in self._endpoints]
-        return explain_between_hosts(self.group, self.own_cores, names, self.link, collective, nbytes, topology)
+        default = default_between_hosts(collective, nbytes, self.group.nodes.of, self.all_own_cores)
+        own_cores, link = self.own_cores, self.link
+        return explain_between_hosts(self.group, own_cores, names, link, default, collective, nbytes, topology)
 
 
 def connect(
@@ -143,6 +155,7 @@ def connect(
         "scratch": scratch_bytes(),
         "tiles": [setting(f"PYCOLLECTIVE_{name}TILE") for name in ("", "STAGED_", "HOSTS_")],
         "cores": sorted(usable_cores()),
+        "quota": cpu_quota(),
         "machine": machine_key(),
         "endpoint": network.listener.endpoint.pack().hex(),
         "link": ucx.offer(network.listener.address[0]),
@@ -153,31 +166,46 @@ def connect(
     all_endpoints = [Endpoint.unpack(bytes.fromhex(each["endpoint"])) for each in received]
     over = ucx.choose([each["link"] for each in received], [each.host for each in all_endpoints])
     chosen = received[members[0] if members else position]  # the first member's settings apply
-    here = [members[rank] for rank in group.nodes.ranks()] if group is not None else []
+    on_host = [members[rank] for rank in group.nodes.ranks()] if group is not None else []
     own_tables = group is not None and (group.threads or group.nodes.count > 1)  # not shared through the segment
-    nbytes = segment_bytes(len(here), int(chosen["scratch"]), own_tables) if here else 0
-    segment = share_segment(exchange, position, here, nbytes, group is not None and group.threads)
+    nbytes = segment_bytes(len(on_host), int(chosen["scratch"]), own_tables) if on_host else 0
+    segment = share_segment(exchange, position, on_host, nbytes, group is not None and group.threads)
     made: HostTeam | None = None
     if segment is not None and group is not None:
-        # Hosts that are containers of one machine share its cores.
-        together = [each for m in members if (each := received[m])["machine"] == mine["machine"]]
-        own_cores = are_enough([frozenset(each["cores"]) for each in together], cpu_quota())
+        own_cores = _own_cores([received[m] for m in members], group.nodes.of)
+        here, everywhere = own_cores[mine["machine"]], all(own_cores.values())
         endpoints = [all_endpoints[m] for m in members]
         contacts = Contacts(network, endpoints, bytes.fromhex(chosen["name"]))
         deadline = time.monotonic() + (network.timeout if timeout is None else timeout)
         others = _connections(group, contacts, deadline)
         worker = _ucx_links(over, group, contacts, others, deadline) if over and others else None
         team = make_team(
-            segment, group, int(chosen["scratch"]), others, [(each.address, each.host) for each in endpoints], worker
-        )
-        set_patience(team, own_cores)
-        on_host, staged, between_hosts = chosen["tiles"]
-        team.tile_bytes = (between_hosts, between_hosts) if others else (on_host, staged)
-        made = HostsTeam(team, group, own_cores, contacts, over) if others else HostTeam(team, group, own_cores)
+            segment, group, int(chosen["scratch"]), others, [(each.address, each.host) for each in endpoints], worker,
+            everywhere,
+        )  # fmt: skip
+        set_patience(team, here)
+        windows, staged, between_hosts = chosen["tiles"]
+        team.tile_bytes = (between_hosts, between_hosts) if others else (windows, staged)
+        made = HostsTeam(team, group, here, everywhere, contacts, over) if others else HostTeam(team, group, here)
     exchange(b"")  # every rank has recorded its presence
     if made is not None:
         made.team.watch_peers()
     return made
+
+
+def _own_cores(received: Sequence[dict[str, Any]], hosts: Sequence[int]) -> dict[str, bool]:
+    """By machine: whether each of the ranks on it can have a core of its own.
+
+    Hosts that are containers of one machine share its cores; each has its own CPU limit.
+    """
+    machines: dict[str, list[int]] = {}
+    for rank, each in enumerate(received):
+        machines.setdefault(each["machine"], []).append(rank)
+    return {
+        machine: are_enough([frozenset(received[rank]["cores"]) for rank in ranks], None)
+        and all(hosts.count(hosts[rank]) <= (received[rank]["quota"] or len(hosts)) for rank in ranks)
+        for machine, ranks in machines.items()
+    }
 
 
 def _require_alike(mine: dict[str, Any], received: Sequence[dict[str, Any]]) -> None:

@@ -51,11 +51,11 @@ class VirtualNetwork:
         name = secrets.token_bytes(16)
         names = [(endpoint.host, endpoint.host) for endpoint in endpoints]
         for group, sockets, network, worker in zip(groups, others, self._networks, workers, strict=True):
-            team = make_team(segments[group.nodes.node], group, scratch, sockets, names, worker)
+            team = make_team(segments[group.nodes.node], group, scratch, sockets, names, worker, own_cores)
             tile = setting("PYCOLLECTIVE_HOSTS_TILE")
             team.tile_bytes = (tile, tile)
             set_patience(team, own_cores)
-            made.append(HostsTeam(team, group, own_cores, Contacts(network, endpoints, name), over))
+            made.append(HostsTeam(team, group, own_cores, own_cores, Contacts(network, endpoints, name), over))
         return made
 
     def close(self) -> None:

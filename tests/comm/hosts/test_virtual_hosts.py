@@ -15,6 +15,8 @@ from reference import DTYPES, OPERATORS, Array, contributions, same_bits, takes
 
 import pycollective as pc
 from pycollective import Communicator, local_world, topology
+from pycollective.comm.host import local_world as local_worlds
+from pycollective.comm.hosts.team import _own_cores as own_cores
 from pycollective.schedule import Program
 from pycollective.schedule.language import registry
 
@@ -305,3 +307,32 @@ def test_a_host_may_be_many_calls_ahead_if_no_edge_leads_to_it(slow: int) -> Non
         return float(comm.allreduce(x).sum())
 
     assert on_hosts((0, 0, 1, 1), run) == [600.0] * 4
+
+
+@pytest.mark.parametrize("cores", [2, 4])
+@pytest.mark.parametrize("hosts", [(0, 0, 1, 1), (0, 1, 2, 2)], ids=str)
+def test_short_allreduces_use_few_messages_where_ranks_share_cores(
+    hosts: tuple[int, ...], cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_worlds, "usable_cores", lambda: frozenset(range(cores)))
+
+    def run(comm: Communicator) -> list[str]:
+        calls = [("allreduce", 1 << 17), ("allreduce", (1 << 17) + 4), ("barrier", 0), ("broadcast", 8)]
+        return [comm.explain(*each).topology for each in calls]
+
+    few = cores < len(hosts) and len(set(hosts)) > 2
+    otherwise = "ordered(one_in=4)"
+    wanted = ["star" if few else "ordered", "ordered", "star" if few else otherwise, otherwise]
+    assert on_hosts(hosts, run) == [wanted] * len(hosts)
+
+
+def test_cores_are_counted_by_machine_and_their_limit_by_host() -> None:
+    def rank(machine: str, quota: float | None = None) -> dict[str, Any]:
+        return {"machine": machine, "cores": [0, 1], "quota": quota}
+
+    on_two = [rank("a"), rank("a"), rank("b"), rank("b")]
+    assert own_cores(on_two, [0, 0, 1, 1]) == {"a": True, "b": True}
+    assert own_cores([*on_two, rank("b")], [0, 0, 1, 1, 1]) == {"a": True, "b": False}
+    containers = [rank("a", 1.0), rank("a", 1.0)]
+    assert own_cores(containers, [0, 1]) == {"a": True}
+    assert own_cores(containers, [0, 0]) == {"a": False}
