@@ -78,6 +78,11 @@ class HostBuffer:
     CPU memory of an array that supports DLPack; not copied.
     """
     @staticmethod
+    def bytes_of(tensor: typing.Any) -> HostBuffer:
+        """
+        The bytes of a torch tensor, as uint8; None unless it is a plain one: contiguous, in CPU memory, without gradient, negation or conjugation, and not of a subclass.
+        """
+    @staticmethod
     def on_device(address: typing.SupportsInt | typing.SupportsIndex, count: typing.SupportsInt | typing.SupportsIndex, dtype: str, writable: bool) -> HostBuffer:
         """
         Elements in device memory, for Team.call with `copies` only. The caller keeps the memory.
@@ -379,7 +384,7 @@ class Engine:
         """
     def reduce_group(self, label: typing.Any, tensors: typing.Any, op: str, prescale: typing.SupportsFloat | typing.SupportsIndex, postscale: typing.SupportsFloat | typing.SupportsIndex, make: typing.Any, least: typing.SupportsInt | typing.SupportsIndex) -> typing.Any:
         """
-        Allreduces of plain torch tensors in CPU memory as a group, named label() with numbers; waits for them. Results of `least` bytes or more are made by make(tensor); make=None: in place. Returns them in a list; None, before label() is called: submit items instead.
+        Allreduces of plain torch tensors in CPU memory as a group, named label(), several with numbers; waits for them. Results of `least` bytes or more are made by make(tensor); make=None: in place. Returns them in a list; None, before label() is called: submit items instead.
         """
     def report(self) -> str:
         """

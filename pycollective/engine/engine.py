@@ -163,7 +163,7 @@ class Engine:
         """`run` of allreduces of torch tensors as a group, without items: the core reads and names all at once.
 
         Args:
-            label: returns the names' common part; they are numbered LABEL.0, LABEL.1 and so on.
+            label: returns the names' common part; several are numbered LABEL.0, LABEL.1 and so on.
             make: makes the result of a tensor that has at least `least` bytes; None: tensors are reduced in place.
 
         Returns:

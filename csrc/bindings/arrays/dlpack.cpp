@@ -259,6 +259,16 @@ std::shared_ptr<Buffer> on_device(uintptr_t address, int64_t count, const std::s
   return std::make_shared<Buffer>(ArrayView{reinterpret_cast<char*>(address), count, dtype_named(dtype), writable});
 }
 
+std::shared_ptr<Buffer> bytes_of(const py::object& tensor) {
+  PlainArray plain;
+  if (!is_plain_tensor(tensor) || !read_plain_tensor(tensor, true, plain)) return nullptr;
+  if (kind_of(plain.view.dtype) == Kind::complex) return nullptr;  // conjugated?
+  auto buffer = std::make_shared<Buffer>(tensor);
+  buffer->view.count = buffer->view.bytes();
+  buffer->view.dtype = Dtype::uint8;
+  return buffer;
+}
+
 }  // namespace
 
 void bind_dlpack(py::module_& m) {
@@ -267,6 +277,9 @@ void bind_dlpack(py::module_& m) {
       .def(py::init<py::object, bool>(), py::arg("array"), py::arg("strided") = false)
       .def_static("on_device", &on_device, py::arg("address"), py::arg("count"), py::arg("dtype"), py::arg("writable"),
                   "Elements in device memory, for Team.call with `copies` only. The caller keeps the memory.")
+      .def_static("bytes_of", &bytes_of, py::arg("tensor"),
+                  "The bytes of a torch tensor, as uint8; None unless it is a plain one: contiguous, in CPU memory, "
+                  "without gradient, negation or conjugation, and not of a subclass.")
       .def_property_readonly("address", [](const Buffer& b) { return reinterpret_cast<uintptr_t>(b.view.data); })
       .def_property_readonly("count", [](const Buffer& b) { return b.view.count; })
       .def_property_readonly("dtype", [](const Buffer& b) { return name_of(b.view.dtype); })

@@ -176,7 +176,8 @@ Outcome TeamCall::barrier(const PlainCall& call) {
 
 Outcome TeamCall::message(const py::object& array, bool sends, const PlainCall& call) {
   PlainArray plain;
-  if (!read_plain(array, !sends, plain)) return {};
+  // Of a Buffer the shape is unknown, which a message does not need.
+  if (!read_plain(array, !sends || py::isinstance<Buffer>(array), plain)) return {};
   require_open();
   Arrays a;
   (sends ? a.has_input : a.has_output) = true;

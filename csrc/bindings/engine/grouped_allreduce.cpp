@@ -31,6 +31,13 @@ Announcement described(Announcement announcement, const PlainArray& x) {
   return announcement;
 }
 
+std::vector<std::string> names_of(const std::string& label, size_t count) {
+  if (count == 1) return {label};
+  std::vector<std::string> names;
+  for (size_t i = 0; i < count; ++i) names.push_back(label + "." + std::to_string(i));
+  return names;
+}
+
 }  // namespace
 
 bool GroupedAllreduce::read(const py::tuple& tensors, const How& how, Arrays& arrays) {
@@ -71,8 +78,7 @@ std::shared_ptr<GroupedAllreduce::Group> GroupedAllreduce::group_for(const std::
     }
     return group;
   }
-  std::vector<std::string> names;
-  for (size_t i = 0; i < count; ++i) names.push_back(label + "." + std::to_string(i));
+  const std::vector<std::string> names = names_of(label, count);
   Signature signature;
   signature.kind = engine::Kind::allreduce;
   signature.op = how.op;
@@ -82,7 +88,7 @@ std::shared_ptr<GroupedAllreduce::Group> GroupedAllreduce::group_for(const std::
   signature.together = static_cast<int32_t>(count);
   auto group = std::make_shared<Group>();
   for (size_t i = 0; i < count; ++i) {
-    Announcement announcement{.name = std::move(names[i]), .signature = signature};
+    Announcement announcement{.name = names[i], .signature = signature};
     group->operations.push_back(
         std::make_shared<Pending>(described(std::move(announcement), arrays.inputs[i]), nullptr, nullptr, nullptr));
   }

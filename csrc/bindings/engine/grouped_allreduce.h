@@ -27,7 +27,8 @@ class GroupedAllreduce {
   GroupedAllreduce(std::shared_ptr<Team> team, std::shared_ptr<engine::Engine> engine)
       : team_(std::move(team)), engine_(std::move(engine)) {}
 
-  // Submits the tensors under the names LABEL.0, LABEL.1 and so on, and waits for them; returns a list of the results.
+  // Submits the tensors under the names LABEL.0, LABEL.1 and so on, or a single one as LABEL, and waits for them;
+  // returns a list of the results.
   // `label`: returns the label, and is called unless the result is None: then a tensor is not a plain one in CPU
   // memory, and the general path has to convert or refuse it.
   // Throws as Engine.submit and Work.wait do.

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed.distributed_c10d as c10d
 
+from pycollective import _core
 from pycollective.errors import CommunicatorError
 from pycollective.torch.distributed import tensors
 from pycollective.torch.distributed.collectives.arguments import Together, one, options
@@ -17,7 +18,7 @@ from pycollective.torch.distributed.collectives.operators import operator
 from pycollective.torch.distributed.collectives.reductions import Reductions
 from pycollective.torch.distributed.cuda import cuda
 from pycollective.torch.distributed.execution.streams import StreamWork, put_on_device
-from pycollective.torch.distributed.execution.work import CompletedWork, PendingCalls, Work
+from pycollective.torch.distributed.execution.work import CompletedWork, PendingCalls, PlainWork, Work
 
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
@@ -122,10 +123,16 @@ class ProcessGroup(Reductions, Moving):
     def send(self, inputs: Any, dest: int, tag: int = 0) -> Any:
         """Start sending a tensor to a rank, which must receive it with the same tag and size."""
         x = one(inputs, "send")
-        tensors.check([x], "send")
-        if cuda().device(x) >= 0:  # messages are staged in CPU memory
-            x = cuda().on_host(x.detach())
-        return Work(self._messages.send(tensors.as_bytes(tensors.straight(x)), dest, tag), [x])
+        data = _core.HostBuffer.bytes_of(x)
+        if data is None or cuda().device(x) >= 0:
+            tensors.check([x], "send")
+            if cuda().device(x) >= 0:  # messages are staged in CPU memory
+                x = cuda().on_host(x.detach())
+            data = _core.HostBuffer(tensors.as_bytes(tensors.straight(x)))
+        work = PlainWork()
+        work.call = self._messages.send(data, dest, tag)
+        work.outputs, work.jobs = [x], None
+        return work
 
     def recv(self, outputs: Any, source: int, tag: int = 0) -> Any:
         """Start receiving a tensor from a rank. Messages of one rank with the same tag arrive in order."""
@@ -136,14 +143,20 @@ class ProcessGroup(Reductions, Moving):
         return self._receive(one(outputs, "recv"), None, tag)
 
     def _receive(self, out: Any, source: int | None, tag: int) -> Any:
+        data = _core.HostBuffer.bytes_of(out)
+        if data is not None and cuda().device(out) < 0:
+            work = PlainReceived()
+            work.call = self._messages.receive(data, source, tag)
+            work.outputs, work.jobs = [out], None
+            return work
         tensors.check([out], "recv")
         device = cuda().device(out)
         if device >= 0:
             copy = torch.empty(out.shape, dtype=out.dtype)
-            message = self._messages.receive(tensors.as_bytes(copy), source, tag)
+            message = self._messages.receive(_core.HostBuffer(tensors.as_bytes(copy)), source, tag)
             return Received(message, [out], lambda: put_on_device(copy, out, device))
         joined = tensors.JoinedOutputs([out])
-        message = self._messages.receive(tensors.as_bytes(joined.whole), source, tag)
+        message = self._messages.receive(_core.HostBuffer(tensors.as_bytes(joined.whole)), source, tag)
         return Received(message, [out], joined.finish)
 
     def _start_coalescing(self, device: Any) -> None:
@@ -179,6 +192,10 @@ class Received(Work):
         return int(call.sender)
 
     _source_rank = source_rank
+
+
+class PlainReceived(PlainWork, Received):
+    """A receive in progress whose message is stored where it belongs."""
 
 
 def _duration(timeout: timedelta | float) -> timedelta:

@@ -27,7 +27,7 @@ def plain(x: Any) -> bool:
 
 def straight(x: Any) -> Any:
     """x, or a contiguous copy if it is not `plain`; without gradient."""
-    x = x.detach()
+    x = x.detach() if x.requires_grad else x
     return x if plain(x) else room(x.numel(), x).view(x.shape).copy_(x)
 
 
@@ -66,7 +66,8 @@ def buffers(data: Any, into: Any) -> tuple[Any, Any]:
 
 def as_bytes(x: Any) -> Any:
     """x's memory (x must be `plain`) as a one-dimensional tensor of uint8."""
-    return x.detach().as_strided((x.numel(),), (1,)).view(torch.uint8)  # strides of length 1 or 0 may be any
+    x = x.detach() if x.requires_grad else x
+    return x.view(-1).view(torch.uint8)  # in one dimension first, as strides of length 1 or 0 may be any
 
 
 class JoinedOutputs:

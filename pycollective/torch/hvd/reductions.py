@@ -77,8 +77,6 @@ def _reduced_at_once(
     process_set: ProcessSet,
 ) -> list[torch.Tensor] | None:  # fmt: skip
     """The results of a group, if the core can read all tensors by itself; else None."""
-    if len(tensors) < 2:
-        return None
     make = None if in_place else empty_like
     return handles.run_group(name, tensors, op, prescale, postscale, process_set, make, LEAST_BYTES)
 
@@ -91,6 +89,9 @@ def _is_recorded(tensors: Tensors) -> bool:
 def _reduced(
     tensor: torch.Tensor, name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet
 ) -> Any:
+    results = _reduced_at_once([tensor], False, name, op, prescale, postscale, process_set)
+    if results is not None:
+        return results[0]
     out = empty_like(tensor)
     return handles.run(_allreduces([tensor], [out], name, op, prescale, postscale, process_set), process_set)
 
@@ -136,8 +137,10 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduce a tensor in place over all ranks; returns it."""
-    items = _allreduces([tensor], None, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
-    handles.run(items, process_set)
+    operator = _operator(op, average)
+    if _reduced_at_once([tensor], True, name, operator, prescale_factor, postscale_factor, process_set) is None:
+        items = _allreduces([tensor], None, name, operator, prescale_factor, postscale_factor, process_set)
+        handles.run(items, process_set)
     return tensor
 
 

@@ -284,3 +284,29 @@ def _groups_that_differ(hvd: Any) -> None:
     with pytest.raises(ValueError, match=r"'allreduce\.busy\.1' is in flight"):
         hvd.grouped_allreduce([torch.ones(2), torch.ones(2)], name="busy")
     hvd.synchronize(handle)
+
+
+def test_a_single_tensor_that_only_some_ranks_give_in_its_plain_form() -> None:
+    """The core reads plain tensors by itself; ranks on the general path take part in the same operation."""
+    run(3, _forms_of_one)
+
+
+def _forms_of_one(hvd: Any) -> None:
+    n, r = hvd.size(), hvd.rank()
+    for turn in range(9):
+        base = torch.arange(12.0) + r
+        forms = [base[::2].clone(), base[::2], base[::2].clone().requires_grad_()]
+        form = forms[(r + turn) % 3]
+        expected = (torch.arange(12.0) * n + n * (n - 1) / 2)[::2]
+        name = "one" if turn % 2 else None
+        same(hvd.allreduce(form, op=hvd.Sum, name=name).detach(), expected)
+        if r == turn % n:
+            [single] = hvd.grouped_allreduce([form], op=hvd.Sum, name="one")
+        else:
+            single = hvd.allreduce(form, op=hvd.Sum, name="one")
+        same(single.detach(), expected)
+        same(hvd.allreduce_(forms[0], op=hvd.Sum, name=name), expected)
+        larger = torch.full((7 + turn,), float(r))
+        same(hvd.allreduce(larger, op=hvd.Sum, name="one"), torch.full((7 + turn,), n * (n - 1) / 2))
+        with pytest.raises(RuntimeError, match=r"'allreduce\.one'.*shape=\(2,\).*shape=\(3,\)"):
+            hvd.allreduce(torch.ones(2 + (r == 1)), name="one")

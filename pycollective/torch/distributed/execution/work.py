@@ -185,15 +185,17 @@ class Work(dist.Work):
         """Wait for the call and finish it once; concurrent callers wait for that."""
         if self._completed:
             return
-        error: BaseException | None = None
         try:
             self.call.wait(timeout)
-        except TimeoutError as late:
-            if not self.call.test():
-                raise  # can be waited for again
-            error = late
-        except Exception as failure:
-            error = failure
+        except Exception as error:
+            self._end(error)
+        else:
+            self._end(None)
+
+    def _end(self, error: BaseException | None) -> None:
+        """Record how waiting for the call has ended; raises a TimeoutError after which it can be waited for again."""
+        if isinstance(error, TimeoutError) and not self.call.test():
+            raise error
         if not self.copies:
             self._error, self._completed = error, True
             return
@@ -212,7 +214,7 @@ class Work(dist.Work):
 
 
 class PlainWork(Work):
-    """A call of the core in progress, which copies nothing when it completes.
+    """A call of the core or a message in progress, which copies nothing when it completes.
 
     Its methods are those of Work, with fewer frames; `call`, `outputs` and `jobs` are set by the caller.
     """
@@ -225,8 +227,9 @@ class PlainWork(Work):
         if not self.waited_for:
             try:
                 self.call.wait()
-            except Exception:
-                return Work.wait(self)  # waits once more, which raises the same error, and records it
+            except Exception as error:
+                self._end(error)
+                raise
             self._completed = self.waited_for = True
         return True
 

@@ -11,15 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
-
 from pycollective.comm.host.segments import Exchange, share_segment
 
 SLOTS = 128
 """Maximum number of announced messages from one rank to another that have not been taken."""
 _NUMBER_BITS, _SIZE_BITS = 16, 48
 _MASK = (1 << _NUMBER_BITS) - 1
-_ROW = 2 * SLOTS + 1
+_TAKEN = 2 * SLOTS
+_ROW = _TAKEN + 1
 """Words from one rank to another: the entries, and how many messages the receiver has taken."""
 
 
@@ -66,32 +65,32 @@ class Mailbox:
     def __init__(self, exchange: Exchange, rank: int, size: int) -> None:
         memory = share_segment(exchange, rank, range(size), 8 * size * size * _ROW)
         assert memory is not None  # every rank is a member
-        words = np.frombuffer(memory, np.uint64).reshape(size, size, _ROW)  # type: ignore[call-overload]
-        self._memory, self._rank, self._size = memory, rank, size
-        self._outgoing = words[rank]  # [receiver]
-        self._incoming = words[:, rank]  # [sender]
+        self._memory = memory
+        self._words = memoryview(memory).cast("B").cast("Q")  # its elements are read much faster than an array's
+        self._outgoing = [(rank * size + receiver) * _ROW for receiver in range(size)]  # where rows start
+        self._incoming = [(sender * size + rank) * _ROW for sender in range(size)]
         self._sent = [0] * size
         self._taken = [0] * size
 
     def room(self, dest: int) -> bool:
         """See Announcements."""
-        return self._sent[dest] - int(self._outgoing[dest, -1]) < SLOTS
+        return self._sent[dest] - self._words[self._outgoing[dest] + _TAKEN] < SLOTS
 
     def announce(self, dest: int, tag: int, nbytes: int) -> None:
         """See Announcements."""
         number = self._sent[dest]
         self._sent[dest] += 1
-        slot = 2 * (number % SLOTS)
+        slot = self._outgoing[dest] + 2 * (number % SLOTS)
         mark = (number // SLOTS + 1) & _MASK
-        self._outgoing[dest, slot] = mark << _SIZE_BITS | nbytes
-        self._outgoing[dest, slot + 1] = mark << _SIZE_BITS | (tag & 0xFFFFFFFF)
+        self._words[slot] = mark << _SIZE_BITS | nbytes
+        self._words[slot + 1] = mark << _SIZE_BITS | (tag & 0xFFFFFFFF)
 
     def next(self, source: int) -> tuple[int, int] | None:
         """See Announcements."""
         number = self._taken[source]
-        slot = 2 * (number % SLOTS)
+        slot = self._incoming[source] + 2 * (number % SLOTS)
         mark = (number // SLOTS + 1) & _MASK
-        size, tag = int(self._incoming[source, slot]), int(self._incoming[source, slot + 1])
+        size, tag = self._words[slot], self._words[slot + 1]
         if size >> _SIZE_BITS != mark or tag >> _SIZE_BITS != mark:
             return None
         tag &= 0xFFFFFFFF
@@ -100,20 +99,21 @@ class Mailbox:
     def take(self, source: int) -> None:
         """See Announcements."""
         self._taken[source] += 1
-        self._incoming[source, -1] = self._taken[source]
+        self._words[self._incoming[source] + _TAKEN] = self._taken[source]
 
     def await_room(self, dest: int, seconds: float) -> None:
         """See Announcements."""
-        taken = int(self._outgoing[dest, -1])
+        word = self._outgoing[dest] + _TAKEN
+        taken = self._words[word]
         if self._sent[dest] - taken >= SLOTS:
-            self._memory.await_change([((self._rank * self._size + dest + 1) * _ROW - 1, taken)], seconds)
+            self._memory.await_change([(word, taken)], seconds)
 
     def await_next(self, sources: Sequence[int], seconds: float) -> None:
         """See Announcements."""
         words = []
         for source in sources:
-            slot = 2 * (self._taken[source] % SLOTS) + 1  # an entry's last word
-            words.append(((source * self._size + self._rank) * _ROW + slot, int(self._incoming[source, slot])))
+            word = self._incoming[source] + 2 * (self._taken[source] % SLOTS) + 1  # an entry's last
+            words.append((word, self._words[word]))
             if self.next(source) is not None:
                 return
         self._memory.await_change(words, seconds)

@@ -7,8 +7,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
+from pycollective import _core
 from pycollective.comm.communicator import Communicator
 from pycollective.comm.request import rank_number
 from pycollective.errors import CommunicatorError, PeerLostError, TimeoutError
@@ -36,8 +38,8 @@ class Send:
         return self.box.started(self) and self.handle.test()
 
     def wait(self, timeout: float | None = None) -> None:
-        until = time.monotonic() + (self.box.timeout if timeout is None else timeout)
-        self.box.wait_for(self, until)
+        if self.handle is None:
+            self.box.wait_for(self, self.box.timeout if timeout is None else timeout)
         self.handle.wait(timeout)
 
 
@@ -46,7 +48,7 @@ class Receive:
     """A receive in progress; a PendingCall. source None: any.
 
     Attributes:
-        data: one-dimensional uint8 tensor to receive into.
+        data: memory for the message, a HostBuffer of bytes.
         sender: the sending rank, once known.
     """
 
@@ -60,16 +62,16 @@ class Receive:
     error: Exception | None = None
 
     def test(self) -> bool:
-        return self.box.started(self) and (self.error is not None or self.handle.test())
+        return self.box.started(self) and self.handle.test()
 
     def wait(self, timeout: float | None = None) -> None:
-        until = time.monotonic() + (self.box.timeout if timeout is None else timeout)
-        self.box.wait_for(self, until)
+        if self.handle is None:
+            self.box.wait_for(self, self.box.timeout if timeout is None else timeout)
         if self.error is not None:
             raise self.error
         self.handle.wait(timeout)
         if self.spare is not None:
-            self.data.copy_(self.spare)
+            _tensor(self.data).copy_(self.spare)
             self.spare = None
 
     def wants(self, source: int, tag: int) -> bool:
@@ -109,26 +111,29 @@ class Messages:
     _closed: bool = False
 
     def send(self, data: Any, dest: int, tag: int) -> Send:
-        """Start sending a one-dimensional uint8 tensor."""
+        """Start sending a HostBuffer of bytes."""
         self._check_peer(dest)
         send = Send(self, dest, tag, data)
         with self._turn:
             if dest == self.comm.rank:
-                self._keep(data.clone(), tag)
+                self._keep(_tensor(data).clone(), tag)
                 send.handle = _Nothing()
                 return send
-            self._unsent.append(send)
-            self._advance()
+            if not self._unsent and not self._closed and self.mailbox.room(dest):
+                self._start(send)
+            else:
+                self._unsent.append(send)
+                self._advance()
         self._push_on(send)
         return send
 
     def receive(self, data: Any, source: int | None, tag: int) -> Receive:
-        """Start receiving into a one-dimensional uint8 tensor, from `source`, or with None from any rank."""
+        """Start receiving into a HostBuffer of bytes, from `source`, or with None from any rank."""
         if source is not None:
             self._check_peer(source)
         receive = Receive(self, source, tag, data)
         with self._turn:
-            stray = next((s for s in self._strays if receive.wants(s.source, s.tag)), None)
+            stray = next((s for s in self._strays if receive.wants(s.source, s.tag)), None) if self._strays else None
             if stray is not None:
                 self._strays.remove(stray)
                 self._land(receive, stray.source, stray.data.numel(), stray)
@@ -140,19 +145,19 @@ class Messages:
 
     def started(self, one: Send | Receive) -> bool:
         """Whether the transfer of a message has started (or failed); polls once."""
-        if one.handle is None and getattr(one, "error", None) is None:
+        if one.handle is None:
             with self._turn:
                 self._advance()
-        return one.handle is not None or getattr(one, "error", None) is not None
+        return one.handle is not None
 
-    def wait_for(self, one: Send | Receive, until: float) -> None:
+    def wait_for(self, one: Send | Receive, seconds: float) -> None:
         """Block until the transfer of a message has started.
 
         Raises:
-            TimeoutError: not started at `until`; it may still start. PeerLostError: it never will. CommunicatorError:
-            closed. Any error that has ended the group.
+            TimeoutError: not started after `seconds`; it may still start. PeerLostError: it never will.
+            CommunicatorError: closed. Any error that has ended the group.
         """
-        looks, nap = 0, _NAP
+        until, looks, nap = time.monotonic() + seconds, 0, _NAP
         while not self.started(one):
             if self._closed:
                 raise CommunicatorError("the process group was destroyed")
@@ -200,23 +205,30 @@ class Messages:
     def _advance(self) -> None:
         if self._closed:
             return
+        if not self._unsent and len(self._wanted) == 1 and self._wanted[0].source is not None:  # most often
+            self._drain(self._wanted[0].source)
+            return
         full: set[int] = set()  # destinations without free entries; later messages to them must not overtake
         for send in [*self._unsent]:
             if send.dest in full or not self.mailbox.room(send.dest):
                 full.add(send.dest)
                 continue
             self._unsent.remove(send)
-            self.mailbox.announce(send.dest, send.tag, send.data.numel())
-            send.handle = self._isend(send.data, send.dest)
+            self._start(send)
         for source in {r.source for r in self._wanted}:
             for one in range(self.comm.size) if source is None else (source,):
                 self._drain(one)
 
+    def _start(self, send: Send) -> None:
+        self.mailbox.announce(send.dest, send.tag, send.data.count)
+        send.handle = self._isend(send.data, send.dest)
+
     def _drain(self, source: int) -> None:
         """Take what `source` has announced while any receive may match it."""
-        while any(r.source in (None, source) for r in self._wanted):
-            announced = self.mailbox.next(source) if source != self.comm.rank else None
-            if announced is None:
+        if source == self.comm.rank:
+            return
+        while announced := self.mailbox.next(source):
+            if all(r.source not in (None, source) for r in self._wanted):
                 return
             self.mailbox.take(source)
             tag, nbytes = announced
@@ -226,30 +238,34 @@ class Messages:
                 self._land(receive, source, nbytes, None)
             else:
                 room = torch.empty(nbytes, dtype=torch.uint8)
-                self._strays.append(_Stray(source, tag, room, self._irecv(room, source)))
+                self._strays.append(_Stray(source, tag, room, self._irecv(_core.HostBuffer(room), source)))
 
     def _land(self, receive: Receive, source: int, nbytes: int, stray: _Stray | None) -> None:
         receive.sender = source
-        if nbytes != receive.data.numel():
+        if nbytes != receive.data.count:
             if stray is None:
-                self._irecv(torch.empty(nbytes, dtype=torch.uint8), source)  # to remove it from the channel
-            wanted = receive.data.numel()
+                unused = _core.HostBuffer(torch.empty(nbytes, dtype=torch.uint8))
+                self._irecv(unused, source)  # to remove it from the channel
+            wanted = receive.data.count
             receive.error = ValueError(f"a message of {nbytes} bytes from rank {source} for a tensor of {wanted}")
+            receive.handle = _Nothing()
         elif stray is not None:
             receive.spare, receive.handle = stray.data, stray.handle
         else:
             receive.handle = self._irecv(receive.data, source)
 
     def _isend(self, data: Any, dest: int) -> Any:
-        return self.comm.isend(data, dest, timeout=self.timeout) if data.numel() else _Nothing()
+        return self.comm.isend(data, dest, timeout=self.timeout) if data.count else _Nothing()
 
     def _irecv(self, room: Any, source: int) -> Any:
-        return self.comm.irecv(room, source, timeout=self.timeout) if room.numel() else _Nothing()
+        return self.comm.irecv(room, source, timeout=self.timeout) if room.count else _Nothing()
 
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _check_peer(self, peer: int) -> None:
-        if not 0 <= rank_number(peer, "peer") < self.comm.size:
+        if type(peer) is not int:
+            rank_number(peer, "peer")
+        if not 0 <= peer < self.comm.size:
             raise ValueError(f"{peer} is not a rank of this process group of {self.comm.size}")
         if self._closed:
             raise CommunicatorError("the process group was destroyed")
@@ -276,7 +292,7 @@ class Messages:
 
     def _push_on(self, one: Send | Receive) -> None:
         """Make sure that a message progresses even while no thread waits for it."""
-        if one.handle is not None or getattr(one, "error", None) is not None:
+        if one.handle is not None:
             return
         if self._thread is None:
             with self._work:
@@ -303,6 +319,11 @@ class Messages:
                     self._work.wait_for(lambda: self._closed or self._unsent or self._wanted)
                     self._resting = False
             time.sleep(nap)
+
+
+def _tensor(data: Any) -> Any:
+    """A uint8 tensor over the memory of a HostBuffer of bytes."""
+    return torch.from_numpy(data.array(np.dtype(np.uint8)))
 
 
 class _Nothing:
