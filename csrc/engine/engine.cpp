@@ -41,6 +41,7 @@ Engine::Engine(std::shared_ptr<Team> team, std::unique_ptr<Board> board, FusedAl
       runner_(std::move(runner)),
       reports_given_(reports_wanted.load()) {
   board_->who_died = [this] { return find_lost(); };
+  board_->spins = team_->patience.spin.count() > 0;
   board_->locked_out = [this](int32_t holder, std::chrono::nanoseconds waited) { locked_out(holder, waited); };
   progress_.resize(static_cast<size_t>(team_->size()));
   board_->label = [this](int32_t rank) { return team_->label(rank); };
@@ -263,7 +264,9 @@ bool Engine::await_batch(Clock::time_point limit, int32_t wanted, bool awaited, 
     const bool sleeps = !awaited || now - start >= std::max(team_->patience.spin, team_->patience.yield);
     if (sleeps || now - start >= kCheckEvery) check_peers(now);
     if (!sleeps && now - start < team_->patience.spin) {
-      for (int i = 0; i < 32; ++i) pause();
+      // Each look at more than the news delays the rank that is writing the rest.
+      const int looks = board_->has_ready() ? 32 : 256;
+      for (int i = 0; i < looks && board_->news() == seen; ++i) pause();
     } else if (!sleeps) {
       sched_yield();
     } else {

@@ -230,14 +230,20 @@ bool Board::is_ready(int32_t index) const {
 
 steady_clock::time_point Board::cut_for(int32_t wanted, bool at_once, Limit limit, std::vector<Member>* fetched) {
   if (!has_ready()) return steady_clock::time_point::max();
+  bool news = true;
   {
     const Lock lock(*this, limit);
-    if (!lock || has_batch()) return steady_clock::time_point{};
-    if (!has_ready()) return steady_clock::time_point::max();
-    const int64_t due = cut_ready(at_once || is_ready(wanted), fetched);
-    if (due > 0) return steady_clock::time_point(std::chrono::nanoseconds(due));
+    if (!lock) return steady_clock::time_point{};
+    if (has_batch()) {  // another rank has cut it meanwhile
+      news = false;
+      if (fetched != nullptr) *fetched = take_next(news);
+    } else {
+      if (!has_ready()) return steady_clock::time_point::max();
+      const int64_t due = cut_ready(at_once || is_ready(wanted), fetched);
+      if (due > 0) return steady_clock::time_point(std::chrono::nanoseconds(due));
+    }
   }
-  wake();
+  if (news) wake();
   return steady_clock::time_point{};
 }
 

@@ -105,6 +105,7 @@ class Board {
 
   int32_t rank() const { return rank_; }
   int32_t size() const { return size_; }
+  bool spins = false;  // whether to wait for the lock without yielding the core for a moment: every rank has a core
   // For messages; set by owners that know more about the ranks.
   Labels label = [](int32_t rank) { return "rank " + std::to_string(rank); };
   // The rank that died while writing here, if the board does not know it; -1: unknown.

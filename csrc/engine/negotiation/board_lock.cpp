@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "base/pause.h"
 #include "base/status.h"
 #include "engine/timeline.h"
 
@@ -15,6 +16,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
+constexpr int kLooks = 64;        // at a lock that is held, before a waiter with a core of its own yields it
 constexpr int kEagerTries = 100;  // to take the lock, before a waiter sleeps in between: about one turn of all ranks
 constexpr auto kLockNap = std::chrono::microseconds(50);
 constexpr auto kLockedOutEvery = std::chrono::milliseconds(5);
@@ -60,6 +62,10 @@ int32_t Board::Lock::holder_of(const Header& header) {
 // stopped.  Waiters poll: timed mutex waits use a clock that may be set.
 int Board::take_lock(Limit limit) {
   int code = pthread_mutex_trylock(&header_->mutex);
+  for (int looks = 0; spins && code == EBUSY && looks < kLooks; ++looks) {
+    pause();
+    if (Lock::holder_of(*header_) < 0) code = pthread_mutex_trylock(&header_->mutex);
+  }
   auto checked = Limit{};
   for (int tries = 0; code == EBUSY; ++tries) {
     if (tries < kEagerTries) sched_yield();
