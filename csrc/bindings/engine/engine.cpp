@@ -287,7 +287,8 @@ void bind_engine(py::module_& m) {
       .def("run", &PyEngine::run, py::arg("items"), "Submit items as a group and wait for them; returns their results.")
       .def("reduce_group", &PyEngine::reduce_group, py::arg("label"), py::arg("tensors"), py::arg("op"),
            py::arg("prescale"), py::arg("postscale"), py::arg("make"), py::arg("least"),
-           "Allreduces of plain torch tensors in CPU memory as a group, named label(), several with numbers; waits for them. "
+           "Allreduces of plain torch tensors in CPU memory as a group, named label(), several with numbers; waits for "
+           "them. "
            "Results of `least` bytes or more are made by make(tensor); make=None: in place. Returns them in a list; "
            "None, before label() is called: submit items instead.")
       .def("loop", &PyEngine::loop, "Body of the engine's thread; returns after close().")

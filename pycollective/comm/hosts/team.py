@@ -147,7 +147,7 @@ def connect(
         network: of this process.
         timeout: seconds for connecting, if not the network's.
     """
-    mine = {
+    mine: dict[str, Any] = {
         "version of pycollective": version("pycollective"),
         "PYCOLLECTIVE_HOST_TIMEOUT": setting("PYCOLLECTIVE_HOST_TIMEOUT"),
         "host": socket.gethostname(),

@@ -66,7 +66,8 @@ class Mailbox:
         memory = share_segment(exchange, rank, range(size), 8 * size * size * _ROW)
         assert memory is not None  # every rank is a member
         self._memory = memory
-        self._words = memoryview(memory).cast("B").cast("Q")  # its elements are read much faster than an array's
+        # Its elements are read much faster than an array's.
+        self._words = memoryview(memory).cast("B").cast("Q")  # type: ignore[arg-type]
         self._outgoing = [(rank * size + receiver) * _ROW for receiver in range(size)]  # where rows start
         self._incoming = [(sender * size + rank) * _ROW for sender in range(size)]
         self._sent = [0] * size
