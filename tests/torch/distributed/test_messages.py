@@ -44,6 +44,51 @@ def _ring(world: World) -> None:
     assert torch.equal(out, x - world.rank + source)
 
 
+def test_what_the_core_reads_by_itself_and_what_it_leaves_to_the_general_path() -> None:
+    run(2, _forms, gloo=False)
+
+
+def _forms(world: World) -> None:
+    """Every form of a tensor is received in every other."""
+    base = torch.arange(6.0).reshape(2, 3) - 2
+
+    def forms(x: Any) -> dict[str, Any]:
+        with torch.inference_mode():
+            inference = x.clone()
+        return {
+            "plain": x.clone(),
+            "a view": torch.cat([x, x])[2:],
+            "transposed": x.t().clone().t(),
+            "negated": torch.complex(torch.zeros(2, 3), -x).conj().imag,
+            "negated, contiguous": torch._neg_view(-x),
+            "inference": inference,
+            "requires grad": x.clone().requires_grad_(),
+            "a subclass": x.clone().as_subclass(type("Mine", (torch.Tensor,), {})),
+        }
+
+    group, other = world.ours, 1 - world.rank
+    for number, (name, x) in enumerate(forms(base).items()):
+        for target, out in forms(torch.zeros(2, 3)).items():
+            with torch.no_grad(), torch.inference_mode("inference" in (name, target)):
+                if world.rank == 0:
+                    group.send([x], other, number).wait()
+                else:
+                    group.recv([out], other, number).wait()
+                    assert torch.equal(out.as_subclass(torch.Tensor), base), (name, target)
+    numbers = torch.tensor([1, -2, 3], dtype=torch.int32)
+    if world.rank == 0:
+        group.send([numbers], other, 0).wait()
+    else:
+        received = torch.zeros(3)  # bytes are moved
+        group.recv([received], other, 0).wait()
+        assert torch.equal(received.view(torch.int32), numbers)
+    for call in (group.send, group.recv):
+        with pytest.raises(TypeError, match="meta"):
+            call([torch.empty(3, device="meta")], other, 0)
+        with pytest.raises(TypeError, match="layout"):
+            call([torch.ones(3).to_sparse()], other, 0)
+
+
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_tags_in_any_order(n: int) -> None:
     run(n, _tags, gloo=False)
