@@ -67,7 +67,7 @@ def buffers(data: Any, into: Any) -> tuple[Any, Any]:
 def as_bytes(x: Any) -> Any:
     """x's memory (x must be `plain`) as a one-dimensional tensor of uint8."""
     x = x.detach() if x.requires_grad else x
-    return x.view(-1).view(torch.uint8)  # in one dimension first, as strides of length 1 or 0 may be any
+    return x.as_strided((x.numel(),), (1,)).view(torch.uint8)  # strides of length 1 or 0 may be any
 
 
 class JoinedOutputs:

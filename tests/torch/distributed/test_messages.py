@@ -75,6 +75,13 @@ def _forms(world: World) -> None:
                 else:
                     group.recv([out], other, number).wait()
                     assert torch.equal(out.as_subclass(torch.Tensor), base), (name, target)
+    one = torch.tensor([1.0 + 2.0j, 0.0])[::2]  # contiguous, as of one element, though with a stride of 2
+    if world.rank == 0:
+        group.send([one], other, 0).wait()
+    else:
+        got = torch.zeros(2, dtype=torch.complex64)[::2]
+        group.recv([got], other, 0).wait()
+        assert got.item() == 1.0 + 2.0j
     numbers = torch.tensor([1, -2, 3], dtype=torch.int32)
     if world.rank == 0:
         group.send([numbers], other, 0).wait()
