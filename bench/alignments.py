@@ -5,14 +5,15 @@ on arrays at one alignment miss that.  The tool measures input and output at eve
 and at random other places, on one core.  A copy is a broadcast on a communicator of one rank; a reduction is the
 executor's own vector code on two inputs, the second at another place, with the stores of an allreduce on two ranks.
 
-A pair's cost is the shortest of its calls: all are measured in turn several times, in random order, the worst and the
-best more often.  The exit code is 1 if the worst exceeds the best by more than ``LIMIT``.
+Pairs are compared with those measured within the same moment, in random order, because a processor's clock can change
+meanwhile.  All are measured several times; then the slowest and the fastest again in turns, which decide, by medians.
+The exit code is 1 if the worst exceeds the best by more than ``LIMIT``.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from time import perf_counter, perf_counter_ns
@@ -41,8 +42,13 @@ LIMIT = 1.3
 LINE = 64
 _CALL_NS = 3_000
 """A measurement repeats its call for about so long."""
+_ROUNDS = 4
+_MOMENT = 24
+"""So many pairs are compared with each other."""
 _SUSPECTS = 50
-"""Of the slowest and of the fastest pairs, so many are measured again at first, then ever fewer."""
+"""Of the slowest and of the fastest pairs, at most so many are measured again."""
+_TURNS = 15
+"""At least so often, if four of each are not too many for that."""
 
 Call = Callable[[], object]
 Place = tuple[int, int]
@@ -129,25 +135,35 @@ def costs(operation: str, nbytes: int, seconds: float, comm: Any) -> Cost:
 
     one = max(1, _shortest(make((0, 0)), 1, 20))
     block = max(1, _CALL_NS // one)
-    rounds = 4
-    affordable = int(seconds * 1e9 / (rounds * ((2 * block + 1) * one + 6_000)) / 1.5)  # a third for the suspects
-    pairs = offset_pairs(element_size(dtype), max(20, affordable))
-    taken = dict.fromkeys(pairs, np.inf)
-    for _ in range(rounds):
-        _measure(make, pairs, taken, block)
-    suspects, end = _SUSPECTS, perf_counter() + seconds / 3
-    while perf_counter() < end:
-        ranked = sorted(pairs, key=taken.__getitem__)
-        _measure(make, ranked[-suspects:] + ranked[:suspects], taken, block)
-        suspects = max(4, suspects // 2)
-    ranked = sorted(pairs, key=taken.__getitem__)
-    best, worst = ranked[0], ranked[-1]
-    return Cost(operation, nbytes, taken[best] / 1e9, best, taken[worst] / 1e9, worst, len(pairs))
+    affordable = seconds * 1e9 / ((2 * block + 1) * one + 6_000)  # measurements
+    pairs = offset_pairs(element_size(dtype), max(20, int(affordable / _ROUNDS / 1.5)))
+    suspects = min(_SUSPECTS, len(pairs) // 2, max(4, int(affordable / 3 / _TURNS / 2)))
+    generator = np.random.default_rng(2)
+    fastest = dict.fromkeys(pairs, np.inf)
+    for _ in range(_ROUNDS):
+        for moment in _moments(pairs, generator):
+            taken = {place: _shortest(make(place), block, 2) for place in moment}
+            base = float(np.median(list(taken.values())))
+            fastest.update({place: min(fastest[place], time / base) for place, time in taken.items()})
+    ranked = sorted(pairs, key=fastest.__getitem__)
+    again = ranked[:suspects] + ranked[-suspects:]
+    turns: list[list[int]] = []
+    end = perf_counter() + seconds / 3
+    while len(turns) < _TURNS or perf_counter() < end:
+        found = {again[i]: _shortest(make(again[i]), block, 2) for i in generator.permutation(len(again))}
+        turns.append([found[place] for place in again])
+    times = np.array(turns) / block
+    relative = np.median(times / np.median(times, axis=1, keepdims=True), axis=0)
+    best, worst = int(np.argmin(relative)), int(np.argmax(relative))
+    shortest = float(np.median(times[:, best])) / 1e9
+    longest = shortest * float(relative[worst] / relative[best])
+    return Cost(operation, nbytes, shortest, again[best], longest, again[worst], len(pairs))
 
 
-def _measure(make: Callable[[Place], Call], pairs: Sequence[Place], taken: dict[Place, float], block: int) -> None:
-    for place in pairs:
-        taken[place] = min(taken[place], _shortest(make(place), block, 2) / block)
+def _moments(pairs: Sequence[Place], generator: np.random.Generator) -> Iterator[list[Place]]:
+    order = [pairs[i] for i in generator.permutation(len(pairs))]
+    count = max(1, len(order) // _MOMENT)
+    return (order[i::count] for i in range(count))
 
 
 def _shortest(call: Call, block: int, attempts: int) -> int:

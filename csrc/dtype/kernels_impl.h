@@ -68,28 +68,54 @@ inline void combine_run(const Block& b, size_t at, size_t count) {
   }
 }
 
-// Elements up to the first line boundary of the first streamed target: streaming writes whole lines only.
+template <class T, class Op, Factors factors>
+[[gnu::noinline]] void combine_part(const Block& b, size_t at, size_t count) {
+  combine_run<T, Op, factors, true>(b, at, count);
+}
+
+// A load waits for recent stores to addresses with the same last 12 bits: the processor compares no more at first.
+// Positive if loads from `source` meet such stores to `target` in ascending order, negative if in descending order; the
+// greater, the more recent the stores.
+inline int waits(const void* target, const void* source) {
+  constexpr int page = 4096, recent = 1024;
+  const int ahead = static_cast<int>((reinterpret_cast<uintptr_t>(target) - reinterpret_cast<uintptr_t>(source)) % page);
+  if (ahead == 0) return 0;
+  return ahead < page / 2 ? std::max(0, recent - ahead) : std::min(0, page - ahead - recent);
+}
+
+// The order in which sources wait less for the stores to the first target.
+[[gnu::noinline]] bool descending_is_better(const Block& b) {
+  int waiting = 0;
+  for (int s = 0; s < b.k; ++s) waiting += waits(b.targets[0], b.sources[s]);
+  return waiting > 0;
+}
+
+// Elements up to the first line boundary of a target, the first streamed one if any: streaming writes whole lines only,
+// and a store across two lines takes as long as two.
 template <class T>
 size_t elements_before_line(const Block& b) {
-  for (int d = 0; d < b.m; ++d)
-    if (b.streamed[d]) return (kLine - reinterpret_cast<uintptr_t>(b.targets[d]) % kLine) % kLine / sizeof(T);
-  return 0;
+  int aligned = 0;
+  for (int d = b.m - 1; d >= 0 && b.streamed != nullptr; --d)
+    if (b.streamed[d]) aligned = d;
+  return (kLine - reinterpret_cast<uintptr_t>(b.targets[aligned]) % kLine) % kLine / sizeof(T);
 }
 
 template <class T, class Op, Factors factors>
 void combine(const Block& b) {
   constexpr size_t run = static_cast<size_t>(Lanes<T>::count) * kUnroll;
+  constexpr size_t large = 4096 / sizeof(T);  // aligning what is smaller takes longer than it saves
   size_t at = 0;
-  if (b.streamed != nullptr) {
-    const size_t head = elements_before_line<T>(b);
-    for (; at < head && at < b.count;) {
-      const size_t part = std::min({run, head - at, b.count - at});
-      combine_run<T, Op, factors, true>(b, at, part);
-      at += part;
-    }
+  if (b.streamed != nullptr || b.count >= large) {
+    const size_t head = std::min(elements_before_line<T>(b), b.count);
+    for (size_t part; at < head; at += part) combine_part<T, Op, factors>(b, at, part = std::min(run, head - at));
   }
-  for (; at + run <= b.count; at += run) combine_run<T, Op, factors, false>(b, at, run);
-  if (at < b.count) combine_run<T, Op, factors, true>(b, at, b.count - at);
+  size_t runs = (b.count - at) / run;
+  const size_t end = at + runs * run;
+  if (end < b.count) combine_part<T, Op, factors>(b, end, b.count - end);
+  const bool descending = b.count >= large && descending_is_better(b);
+  if (descending) at = end - run;
+  for (const size_t step = descending ? -run : run; runs != 0; --runs, at += step)
+    combine_run<T, Op, factors, false>(b, at, run);
   if (b.streamed != nullptr) stream_fence();
 }
 
@@ -101,23 +127,25 @@ inline void copy_registers(char* to, const char* from, size_t bytes) {
   constexpr size_t width = sizeof(L::Vector), run = width * kUnroll;
   const auto load = [](const char* at) { return L::load(reinterpret_cast<const uint8_t*>(at)); };
   const L::Vector first = load(from), last = load(from + bytes - width);
-  char* const end = to + bytes;
+  const bool descending = waits(to, from) > 0;
   const size_t head = width - reinterpret_cast<uintptr_t>(to) % width;
-  char* into = to + head;
+  char* const into = to + head;
   from += head;
-  for (; into + run <= end; into += run, from += run) {
+  const size_t left = bytes - head;
+  size_t runs = left / run, at = descending ? (runs - 1) * run : 0;
+  for (const size_t step = descending ? -run : run; runs != 0; --runs, at += step) {
     L::Vector v[kUnroll];
 #pragma GCC unroll 4
-    for (int u = 0; u < kUnroll; ++u) v[u] = load(from + u * width);
+    for (int u = 0; u < kUnroll; ++u) v[u] = load(from + at + u * width);
 #pragma GCC unroll 4
-    for (int u = 0; u < kUnroll; ++u) std::memcpy(__builtin_assume_aligned(into + u * width, width), &v[u], width);
+    for (int u = 0; u < kUnroll; ++u) std::memcpy(__builtin_assume_aligned(into + at + u * width, width), &v[u], width);
   }
-  for (; into + width <= end; into += width, from += width) {
-    const L::Vector v = load(from);
-    std::memcpy(__builtin_assume_aligned(into, width), &v, width);
+  for (at = left / run * run; at + width <= left; at += width) {
+    const L::Vector v = load(from + at);
+    std::memcpy(__builtin_assume_aligned(into + at, width), &v, width);
   }
   std::memcpy(to, &first, width);
-  std::memcpy(end - width, &last, width);
+  std::memcpy(to + bytes - width, &last, width);
 }
 
 // Scaled integers: 64-bit sums, scaling in double, division and rounding toward zero.

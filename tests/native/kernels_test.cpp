@@ -368,6 +368,53 @@ PC_TEST(copies_of_every_alignment) {
   }
 }
 
+// Large enough that the first target is aligned and that the order of the elements depends on the alignments.
+PC_TEST(sums_of_every_alignment) {
+  constexpr size_t kPageBytes = 4096, kMost = 2 * kPageBytes;
+  std::mt19937_64 random(6);
+  std::vector<std::vector<unsigned char>> given(2), into(2, std::vector<unsigned char>(kMost + kPageBytes));
+  for (auto& memory : given)
+    for (size_t i = 0; i < kMost + kPageBytes; ++i) memory.push_back(static_cast<unsigned char>(random()));
+  const auto check = [&](const InstructionSet& set, Dtype dtype, size_t first, size_t second, size_t to, size_t count) {
+    const size_t bytes = count * size_of(dtype);
+    const void* sources[] = {given[0].data() + first, given[1].data() + second};
+    void* targets[] = {into[0].data() + to, into[1].data() + first};
+    const bool initial[] = {true, true}, streamed[] = {false, (to & 1) != 0};
+    const Scaling none;
+    for (auto& memory : into) std::fill(memory.begin(), memory.end(), 0xa5);
+    set.kernel_for(dtype, Operator::sum)
+        .plain({sources, initial, targets, 2, 2, count, true, &none, nullptr, second % 3 == 0 ? streamed : nullptr});
+    std::vector<unsigned char> expected(bytes);
+    for (size_t i = 0; i < bytes; i += size_of(dtype)) {
+      uint32_t a = 0, b = 0;
+      std::memcpy(&a, given[0].data() + first + i, size_of(dtype));
+      std::memcpy(&b, given[1].data() + second + i, size_of(dtype));
+      a += b;
+      std::memcpy(expected.data() + i, &a, size_of(dtype));
+    }
+    for (size_t d = 0; d < 2; ++d) {
+      const auto target = into[d].begin() + (static_cast<unsigned char*>(targets[d]) - into[d].data());
+      const auto end = target + static_cast<std::ptrdiff_t>(bytes);
+      const auto untouched = [](unsigned char byte) { return byte == 0xa5; };
+      PC_CHECK(std::equal(target, end, expected.begin()) && std::all_of(into[d].begin(), target, untouched) &&
+                   std::all_of(end, into[d].end(), untouched),
+               set.name, " ", name_of(dtype), " from ", first, " and ", second, " to ", to, ", elements ", count);
+    }
+  };
+  for (const InstructionSet& set : instruction_sets()) {
+    for (size_t at = 0; at < kPageBytes; at += 67) {
+      const size_t ahead = (at + 150) % kPageBytes, behind = (at + kPageBytes - 150) % kPageBytes;
+      for (const size_t count : {size_t{1024}, size_t{1101}, kMost / 4 - at % 40}) {
+        check(set, Dtype::uint32, at, at, ahead, count);
+        check(set, Dtype::uint32, at, ahead, ahead, count);
+        check(set, Dtype::uint32, at, behind, ahead, count);
+        check(set, Dtype::uint8, at, at, ahead, 4 * count - at % 5);
+        check(set, Dtype::uint8, at, behind, behind, 4 * count - at % 5);
+      }
+    }
+  }
+}
+
 // Every pattern of a small format survives decoding and encoding, also in vector code; a NaN stays a NaN of its sign.
 template <class T>
 void check_round_trip(const InstructionSet& set, Dtype dtype) {
