@@ -78,7 +78,8 @@ template <class T, class Op, Factors factors>
 // greater, the more recent the stores.
 inline int waits(const void* target, const void* source) {
   constexpr int page = 4096, recent = 1024;
-  const int ahead = static_cast<int>((reinterpret_cast<uintptr_t>(target) - reinterpret_cast<uintptr_t>(source)) % page);
+  const uintptr_t distance = reinterpret_cast<uintptr_t>(target) - reinterpret_cast<uintptr_t>(source);
+  const int ahead = static_cast<int>(distance % page);
   if (ahead == 0) return 0;
   return ahead < page / 2 ? std::max(0, recent - ahead) : std::min(0, page - ahead - recent);
 }
