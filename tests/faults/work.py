@@ -250,9 +250,19 @@ def c10d_step(rank: int, size: int, choice: random.Random) -> Step:
     import torch
     import torch.distributed as dist
 
+    unfinished: list[torch.Tensor] = []  # of a turn that raised: a late message does not end the group
+
     def step(turn: int) -> None:
-        count, what = choice.choice(SIZES[:-1]), choice.randrange(6)
-        x = torch.full((count,), float(rank + turn))
+        if not unfinished:
+            count, what = choice.choice(SIZES[:-1]), choice.randrange(6)
+            unfinished.append(torch.full((count,), float(rank + turn)))
+            other_call(unfinished[0], what)
+        x = unfinished[0]
+        dist.all_reduce(x.fill_(rank + turn))
+        assert x[-1] == sum(one + turn for one in range(size))
+        unfinished.clear()
+
+    def other_call(x: torch.Tensor, what: int) -> None:
         if what == 0:
             works = [dist.all_reduce(x.clone(), async_op=True) for _ in range(3)]
             for work in works:
@@ -260,14 +270,12 @@ def c10d_step(rank: int, size: int, choice: random.Random) -> Step:
         elif what == 1:
             dist.all_to_all_single(torch.empty(size), torch.ones(size))
         elif what == 2:
-            dist.all_gather([torch.empty(count) for _ in range(size)], x)
+            dist.all_gather([torch.empty_like(x) for _ in range(size)], x)
         elif what == 3:
             dist.broadcast(x, choice.randrange(size))
         elif what == 4:
             sent = dist.isend(x, (rank + 1) % size)
-            dist.recv(torch.empty(count), (rank - 1) % size)
+            dist.recv(torch.empty_like(x), (rank - 1) % size)
             sent.wait()
-        dist.all_reduce(x.fill_(rank + turn))
-        assert x[-1] == sum(one + turn for one in range(size))
 
     return step
