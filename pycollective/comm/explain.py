@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pycollective import _core, checks, notebook
 from pycollective.comm.host.cores import ranges, usable_cores
-from pycollective.comm.planner import DEFAULT_TOPOLOGY, NCCL, choose, default_text, schedule_for
+from pycollective.comm.planner import DEFAULT_TOPOLOGY, NCCL, ScheduleKey, choose, default_text, schedule_for
 from pycollective.schedule.collectives import CALLS, program_of
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _links(group: Group, names: Sequence[str], topology: Any, collective: str, n
 
     program, hosts = program_of(collective), group.nodes.of
     root = 0 if CALLS[program].rooted else None
-    schedule = schedule_for(topology, program, group.size, root, Placement.STAGED, small, hosts)
+    schedule = schedule_for(ScheduleKey(topology, program, group.size, root, Placement.STAGED, small, hosts))
     name_of = {host: names[hosts.index(host)] for host in hosts}
     crossing = [
         f"{int(part * nbytes)} bytes from {name_of[sender]} to {name_of[receiver]}"

@@ -12,7 +12,7 @@ from pycollective.comm.arguments.operators import Op
 from pycollective.comm.cuda.arrays import ITEMSIZE
 from pycollective.comm.cuda.signature import Signature
 from pycollective.comm.host.segments import setting
-from pycollective.comm.planner import PLACEMENTS, choose, keeps_small, label_of, schedule_for
+from pycollective.comm.planner import PLACEMENTS, ScheduleKey, choose, keeps_small, label_of, schedule_for
 from pycollective.settings import TABLE
 
 MOST_PLANS = 4096
@@ -140,7 +140,7 @@ class _PlanMaker:
         rooted = s.root if s.row.rooted else None
         where = Placement[PLACEMENTS[placement]]
         small = small and keeps_small(instance, s.row.program, self._size, rooted, where)
-        return schedule_for(instance, s.row.program, self._size, rooted, where, small)
+        return schedule_for(ScheduleKey(instance, s.row.program, self._size, rooted, where, small))
 
     def _compiled(self, s: Signature, placement: int) -> tuple[Any, ...]:
         schedule = self._schedule(s, placement)
