@@ -99,10 +99,10 @@ class TorchStore:
 class HorovodStore:
     """The HTTP server of Horovod's launchers, at HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT."""
 
-    def __init__(self, env: Mapping[str, str], scope: str) -> None:
+    def __init__(self, env: Mapping[str, str]) -> None:
         host, port = env["HOROVOD_GLOO_RENDEZVOUS_ADDR"], env["HOROVOD_GLOO_RENDEZVOUS_PORT"]
-        self._address, self._scope = f"{host}:{port}", scope
-        self.where = f"the server of Horovod's launcher at {host}:{port}"
+        self._address = f"{host}:{port}"
+        self.where = f"the server of Horovod's launcher at {self._address}"
 
     def set(self, key: str, value: bytes) -> None:
         """See Store."""
@@ -121,7 +121,7 @@ class HorovodStore:
 
         connection = http.client.HTTPConnection(self._address, timeout=10)
         try:
-            connection.request(method, f"/{self._scope}/{key}", value)
+            connection.request(method, f"/pycollective/{key}", value)
             answer = connection.getresponse()
             return answer.read(_MOST_BYTES) if answer.status == 200 else None
         except http.client.HTTPException as error:

@@ -92,6 +92,7 @@ class TcpBootstrap(RendezvousBootstrap):
         there = self._meet(deadline)
         assert isinstance(there, Endpoint)
         claim = Claim(self.rank, 0, 0, self._purpose)
+        here = f"rank {self.rank} on host {socket.gethostname()}"
         while True:
             try:
                 connection = dial(there, self.token, claim, deadline)
@@ -100,10 +101,8 @@ class TcpBootstrap(RendezvousBootstrap):
                 break
             if self._introduced(connection, deadline):
                 self._places[0] = there.host
-                here = f"rank {self.rank} on host {socket.gethostname()}"
                 self._tried = f"; {here} was connected with rank 0 on host {there.host} at {there}"
                 return connection
-        here = f"rank {self.rank} on host {socket.gethostname()}"
         hint = f"; {self._hint}" if self._hint else ""
         raise BootstrapError(f"{here} cannot reach rank 0 on host {there.host} at {there}: {reason}{hint}")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pycollective import _core, checks, settings
-from pycollective.comm.bootstrap.nodes import Nodes
+from pycollective.comm.bootstrap.nodes import Nodes, place
 from pycollective.comm.communicator import Communicator
 from pycollective.comm.group import Group
 from pycollective.comm.host.core_team import make_team, segment_bytes, set_patience
@@ -180,8 +180,7 @@ def _checked_hosts(hosts: Sequence[int], size: int) -> tuple[int, ...]:
     given = checks.integers(hosts, "hosts") or [0] * size
     if len(given) != size:
         raise ValueError(f"hosts: one number for each of {size} ranks, not {len(given)}")
-    numbers = {host: number for number, host in enumerate(dict.fromkeys(given))}
-    return tuple(numbers[host] for host in given)
+    return place(given, 0).of
 
 
 def _all_of(group: Group) -> list[Communicator]:

@@ -84,7 +84,7 @@ class ControlChannel:
 
     def _await(
         self,
-        messages: Mapping[int, _Incoming | _Outgoing],
+        messages: Mapping[int, _Transfer],
         seconds: float,
         meanwhile: Callable[[Sequence[int]], None],
     ) -> None:
@@ -110,7 +110,7 @@ class _Transfer:
         request = CallRequest("recv" if x is None else "send", x, out, root=self._peer, timeout=self._seconds)
         self._handles.append(self._backend.start(request))
 
-    def _complete(self, seconds: float) -> bool:
+    def advance(self, seconds: float) -> bool:
         """Whether all parts have completed, after waiting for up to `seconds`."""
         while self._handles:
             handle = self._handles[0]
@@ -136,10 +136,6 @@ class _Outgoing(_Transfer):
         if len(whole) > _FRAME:
             self._start(whole[_FRAME:].copy(), None)
 
-    def advance(self, seconds: float) -> bool:
-        """Whether the message has been sent, after waiting for up to `seconds`."""
-        return self._complete(seconds)
-
 
 class _Incoming(_Transfer):
     def __init__(self, backend: HostBackend, peer: int, seconds: float) -> None:
@@ -150,7 +146,7 @@ class _Incoming(_Transfer):
 
     def advance(self, seconds: float) -> bool:
         """Whether the message has arrived, after waiting for up to `seconds`."""
-        if not self._complete(seconds):
+        if not super().advance(seconds):
             return False
         if self._length < 0:
             self._length = int.from_bytes(self._frame[:LENGTH_BYTES].tobytes(), "little")
@@ -160,7 +156,7 @@ class _Incoming(_Transfer):
             if missing > 0:
                 self._rest = np.empty(missing, np.uint8)
                 self._start(None, self._rest)
-                return self._complete(seconds)
+                return super().advance(seconds)
         return True
 
     @property
