@@ -52,23 +52,24 @@ class Explanation:
             ("arrays from comm.empty", self.window),
             ("other arrays", self.plain),
             ("because", self.reason),
-            *([("between hosts", self.links)] if self.links else []),
-            *([("arrays on the GPU", self.gpu)] if self.gpu else []),
-            *([("cores", self.waiting)] if self.waiting else []),
+            *self._more(),
         ]
         return notebook.table(rows, caption=f"{self.collective} of {self.nbytes} bytes")
 
     def __str__(self) -> str:
-        return (
+        lines = [
             f"{self.collective} of {self.nbytes} bytes: topology {self.topology} ({self.variant} messages, "
-            f"order of reduction: {self.order})\n"
-            f"  arrays from comm.empty: {self.window}\n"
-            f"  other arrays: {self.plain}\n"
-            f"  because {self.reason}"
-            + (f"\n  between hosts: {self.links}" if self.links else "")
-            + (f"\n  arrays on the GPU: {self.gpu}" if self.gpu else "")
-            + (f"\n  cores: {self.waiting}" if self.waiting else "")
-        )
+            f"order of reduction: {self.order})",
+            f"arrays from comm.empty: {self.window}",
+            f"other arrays: {self.plain}",
+            f"because {self.reason}",
+            *map(": ".join, self._more()),
+        ]
+        return "\n  ".join(lines)
+
+    def _more(self) -> list[tuple[str, str]]:
+        rows = [("between hosts", self.links), ("arrays on the GPU", self.gpu), ("cores", self.waiting)]
+        return [(what, text) for what, text in rows if text]
 
 
 def explain(backend: HostBackend, gpu: str, collective: str, nbytes: int, topology: Any) -> Explanation:
