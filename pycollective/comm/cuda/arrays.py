@@ -17,6 +17,9 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from pycollective.comm.arguments.arrays import numpy_dtype
 from pycollective.comm.cuda.runtime import load
 from pycollective.dtypes import DTYPES
 
@@ -224,6 +227,17 @@ def fill_with_zeros(array: View, stream: int) -> None:
     load().move(array.device, [(array.address, 0, array.nbytes)], stream)
 
 
-def current_device() -> int:
-    """The number of the current device."""
-    return int(load().current_device())
+def to_host(array: View, stream: int) -> np.ndarray[Any, Any]:
+    """A flat copy in host memory."""
+    cuda = load()
+    copy = np.empty(array.count, numpy_dtype(array.dtype))
+    cuda.copy(copy.ctypes.data, array.address, copy.nbytes, stream, array.device)
+    cuda.synchronize(stream, array.device)
+    return copy
+
+
+def to_device(array: np.ndarray[Any, Any], into: View, stream: int) -> None:
+    """Copy a flat host array into a device array; returns when done."""
+    cuda = load()
+    cuda.copy(into.address, array.ctypes.data, array.nbytes, stream, into.device)
+    cuda.synchronize(stream, into.device)

@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pycollective import _core
 from pycollective.comm.backend import HostBackend
 from pycollective.errors import MismatchError, TimeoutError
-
-if TYPE_CHECKING:
-    from pycollective.comm.cuda.planner import Planned
-
-
-def raise_mismatch(host: HostBackend, team: Any, ledger: _core.Ledger, planned: Planned, other: int) -> None:
-    """Poison the communicator and raise, since this rank's call differs from another rank's.
-
-    Raises:
-        MismatchError: with both calls.
-    """
-    theirs = ledger.counterpart(other)
-    text = f"rank {host.group.rank} calls {planned.text}, rank {other} calls {theirs}"
-    host.fail(MismatchError(text), other)
-    team.abort()
-    host.check()
 
 
 def report_fault(host: HostBackend, team: Any, ledger: _core.Ledger) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pycollective import _core
@@ -17,14 +17,10 @@ from pycollective.settings import TABLE
 
 MOST_PLANS = 4096
 PLAN_BYTES = 4 << 20
+"""Bytes of device memory initially reserved for a communicator's plans."""
 _PACKET_BYTES = 8  # of data in a packet of the low-latency path: one element must fit
 _MASK = (1 << 64) - 1
 _ALIGN_BYTES = 64  # chunks of one buffer are cut at multiples of this
-
-
-def plan_bytes() -> int:
-    """Bytes of device memory initially reserved for a communicator's plans."""
-    return PLAN_BYTES
 
 
 class Planned(NamedTuple):
@@ -54,25 +50,16 @@ class DevicePlanner:
         team: `_cuda.Team`.
         size: ranks of the communicator.
         ranks: those run by the team: one, or all.
+
+    Attributes:
+        plan, takes_packets: see `_PlanMaker`.
     """
 
     def __init__(self, team: Any, size: int, ranks: Sequence[int]) -> None:
         maker = _PlanMaker(team, size, ranks)  # the caches hold the maker, not this planner: no cycle keeps plans alive
-        self._plan = functools.lru_cache(maxsize=MOST_PLANS)(maker.make)
-        self._takes_packets = functools.lru_cache(maxsize=MOST_PLANS)(maker.takes_packets)
-
-    def plan(self, signature: Signature, placement: int, negotiates: bool) -> Planned:
-        """The plan of a call.
-
-        Args:
-            placement: where this rank's arrays are stored; a plan for shared arrays has the staged one as its fallback.
-            negotiates: whether the ranks agree on the placement on entry.
-        """
-        return self._plan(signature, placement, negotiates)
-
-    def takes_packets(self, signature: Signature) -> bool:
-        """Whether a call takes the low-latency path: the default topology's bits in one exchange."""
-        return self._takes_packets(signature)
+        remembered = functools.lru_cache(maxsize=MOST_PLANS)
+        self.plan: Callable[[Signature, int, bool], Planned] = remembered(maker.plan)
+        self.takes_packets: Callable[[Signature], bool] = remembered(maker.takes_packets)
 
 
 class _PlanMaker:
@@ -80,6 +67,7 @@ class _PlanMaker:
         self._team, self._size, self._ranks = team, size, ranks
 
     def takes_packets(self, s: Signature) -> bool:
+        """Whether a call takes the low-latency path: the default topology's bits in one exchange."""
         # A rank reduces what all ranks have sent.
         if s.row.prefix != "none" or s.row.weighted or ITEMSIZE[s.dtype] > _PACKET_BYTES:
             return False
@@ -91,7 +79,13 @@ class _PlanMaker:
             most = min(most, s.max_channels * self._team.low_latency_share)
         return registry.label(instance) == "direct" and s.nbytes <= most
 
-    def make(self, s: Signature, placement: int, negotiates: bool) -> Planned:
+    def plan(self, s: Signature, placement: int, negotiates: bool) -> Planned:
+        """The plan of a call.
+
+        Args:
+            placement: where this rank's arrays are stored; a plan for shared arrays has the staged one as its fallback.
+            negotiates: whether the ranks agree on the placement on entry.
+        """
         instance, _ = choose(s.collective, s.topology, s.nbytes)
         label = label_of(instance)
         if self.takes_packets(s):

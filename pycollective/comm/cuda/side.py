@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -36,10 +37,6 @@ class GpuTeam(Protocol):
 
     def check(self) -> None:
         """Raise the error, if any."""
-        ...
-
-    def note(self, planned: Planned) -> None:
-        """Compare a call, to be executed by NCCL, with the peers'."""
         ...
 
     def locate(self, address: int, nbytes: int) -> tuple[int, int] | None:
@@ -100,6 +97,7 @@ class GpuSide:
         self.device = device
         self._host, self._staged = host, StagedCalls(host, device)
         self._nccl: NcclTeam | None = None
+        self._note: Callable[[Planned], None] | None = None  # only processes of one host compare NCCL's calls
         self._team: GpuTeam
         if host.group.nodes.count > 1:
             self._nccl = NcclTeam(host, device)
@@ -107,7 +105,8 @@ class GpuSide:
         elif host.group.threads and host.group.size > 1:
             self._team = VirtualTeam(host, device)
         else:
-            self._team = DeviceTeam(host, device)
+            self._team = team = DeviceTeam(host, device)
+            self._note = team.note
         self.path = self._team.path
 
     def run(self, request: CallRequest) -> None:
@@ -130,7 +129,7 @@ class GpuSide:
             )
         if uses_nccl(request):
             if self._nccl is None:
-                self._nccl = NcclTeam(self._host, self.device, self._team.note)
+                self._nccl = NcclTeam(self._host, self.device, self._note)
             return self._nccl
         return self._staged if self.path.kind == HOST else self._team
 

@@ -15,7 +15,7 @@ from pycollective import _core
 from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.arrays import allocate
 from pycollective.comm.cuda.paths import Path
-from pycollective.comm.cuda.planner import DevicePlanner, Planned, plan_bytes
+from pycollective.comm.cuda.planner import PLAN_BYTES, DevicePlanner, Planned
 from pycollective.comm.cuda.runtime import device_number, load
 from pycollective.comm.cuda.signature import for_core, sign
 from pycollective.comm.cuda.windows import share_locally
@@ -59,7 +59,7 @@ class VirtualWorld:
         channels = require_room(size, device)
         scratch = int(setting("PYCOLLECTIVE_CUDA_SCRATCH"))
         self._mailboxes = share_locally(size, cuda.Team.mailbox_bytes(size, channels, scratch), device)
-        self.team = cuda.Team(device, size, 0, size, list(self._mailboxes.bases), channels, scratch, True, plan_bytes())
+        self.team = cuda.Team(device, size, 0, size, list(self._mailboxes.bases), channels, scratch, True, PLAN_BYTES)
         self.planner = DevicePlanner(self.team, size, range(size))
         self.channels = channels
 
@@ -231,17 +231,9 @@ class VirtualTeam:
             self._host.fail(TimeoutError(f"{kind} on the GPU: rank {rank} waited for rank {peer}"), peer)
         self._host.check()
 
-    def note(self, planned: Planned) -> None:
-        """NCCL is not for ranks that are threads."""
-
     def locate(self, address: int, nbytes: int) -> None:
         """None: all memory is equivalent to a window, without common offsets."""
         return None
-
-    def abort(self) -> None:
-        """Abort the kernels in flight."""
-        if self._meeting.world is not None:
-            self._meeting.world.team.abort()
 
     def close(self) -> None:
         """The communicator was freed; the memory is freed with the last rank."""

@@ -12,7 +12,7 @@ import pytest
 
 import pycollective
 from pycollective import _core
-from pycollective.comm.arguments.factors import Factors
+from pycollective.comm.cuda.signature import Factors
 from pycollective.comm.communicator import Communicator
 
 TIMEOUT = 0.3

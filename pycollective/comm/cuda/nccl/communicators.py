@@ -88,20 +88,17 @@ class NcclRail:
         """Enqueue a collective in a stream.
 
         Args:
-            s: its signature; root and counts refer to this communicator's ranks.
+            s: its signature, of what NCCL does not lack; root and counts refer to this communicator's ranks.
             x, out: addresses; 0 if there is none. May be equal.
             stream: its handle.
             timeout: seconds for the peers to call; counted from now also for work in the stream.
 
         Raises:
-            CommunicatorError: NCCL does not support it, or reports an error. TimeoutError: a peer has not called.
+            CommunicatorError: NCCL reports an error. TimeoutError: a peer has not called.
         """
         if s.row.program != s.collective:  # a barrier
             s, x = Signature(s.row.program, "uint8", 1, None, -1, "sum", NCCL, UNSCALED, 0), self._one()
             out = x
-        reason = self.lacks(s)
-        if reason is not None:
-            raise CommunicatorError(f"{reason}: omit topology='nccl'")
         a = arithmetic(s, self.size)
         counts = [count * a.width for count in s.counts or ()]
         end = time.monotonic() + timeout

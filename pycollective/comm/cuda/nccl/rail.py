@@ -19,7 +19,6 @@ from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.arrays import ITEMSIZE, View, allocate
 from pycollective.comm.cuda.nccl.communicators import NcclRail, NcclTeam
 from pycollective.comm.cuda.paths import HOST, Path
-from pycollective.comm.cuda.planner import Planned
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.signature import UNSCALED, Signature, sign
 from pycollective.comm.cuda.staged.calls import StagedCalls
@@ -121,9 +120,6 @@ class RailTeam:
             self._whole.run(request)
         else:
             self._staged.run(request)
-
-    def note(self, planned: Planned) -> None:
-        """Calls between hosts are not compared."""
 
     def locate(self, address: int, nbytes: int) -> None:
         """No window spans hosts."""

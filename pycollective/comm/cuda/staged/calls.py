@@ -66,13 +66,13 @@ class StagedCalls:
 
     def _on_cpu(self, request: CallRequest) -> CallRequest:
         """The request for the communicator's backend."""
+        made = replace(request, device=None, stream=0, max_channels=0, signature=None)
         if request.collective == "barrier":
-            x: Any = np.empty(0, np.uint8)
-            return replace(request, x=x, out=x, device=None, stream=0, max_channels=0, signature=None)
-        return replace(
-            request, x=_for_executor(request.x), out=_for_executor(request.out), device=None, stream=0, max_channels=0,
-            signature=None, copies=self._copies.address,
-        )  # fmt: skip
+            made.x = made.out = np.empty(0, np.uint8)
+        else:
+            made.x, made.out = _for_executor(request.x), _for_executor(request.out)
+            made.copies = self._copies.address
+        return made
 
     def _wait_for(self, stream: int) -> None:
         """Block until the stream has completed its earlier work, which may take longer than the call's deadline."""
