@@ -131,12 +131,11 @@ class HostBackend(Backend, Protocol):
         """
         ...
 
-    def split(self, members: Sequence[int], color: int | None, key: int, name: str) -> HostBackend | None:
+    def split(self, members: Sequence[int], name: str) -> HostBackend | None:
         """Collective over all ranks: a backend for this rank's part; None for a rank without one.
 
         Args:
             members: the ranks of the part, in its order; empty for a rank without one.
-            color, key: from which the part was formed; the color is the same on all of its ranks.
             name: of the new communicator, for error messages.
         """
         ...
@@ -177,6 +176,6 @@ class HostBackend(Backend, Protocol):
 def duplicate(backend: HostBackend, purpose: str) -> HostBackend:
     """Collective: a backend of the same ranks, whose calls do not mix with this one's; named after its purpose."""
     group = backend.group
-    made = backend.split(range(group.size), 0, group.rank, f"{group.name}/{purpose}")
+    made = backend.split(range(group.size), f"{group.name}/{purpose}")
     assert made is not None  # every rank is a member
     return made

@@ -257,7 +257,7 @@ class Communicator(Nonblocking):
             (theirs, rank) for rank, joins, other, theirs in gathered if mine is not None and joins and other == mine
         ]
         members = [rank for _, rank in sorted(chosen)]
-        made = self.backend.split(members, mine, key, name or f"{self.name}/split{number}:{color}")
+        made = self.backend.split(members, name or f"{self.name}/split{number}:{color}")
         return None if made is None else Communicator(made)
 
     def shrink(self, timeout: float = 10.0) -> Communicator:

@@ -84,7 +84,7 @@ def plain(array: np.ndarray[Any, Any], what: str) -> np.ndarray[Any, Any]:
     return np.asarray(array)
 
 
-def writable(out: Any, what: str = "out") -> Any:
+def writable(out: Any) -> Any:
     """An output in a form that the core can write: always its own memory, never a copy.
 
     Raises:
@@ -92,19 +92,19 @@ def writable(out: Any, what: str = "out") -> Any:
         ValueError: read-only, not C-contiguous (a copy would be written and lost), a tensor with the negative bit.
     """
     if isinstance(out, np.ndarray):
-        buffer: Any = out if type(out) is np.ndarray else plain(out, what)
+        buffer: Any = out if type(out) is np.ndarray else plain(out, "out")
         contiguous, may_write = out.flags.c_contiguous, out.flags.writeable
     elif isinstance(out, _core.HostBuffer) or hasattr(out, "__dlpack__"):
         if negated(out):
-            raise ValueError(f"{what} is a tensor with its negative bit set: pass {what}.resolve_neg()")
-        buffer = out if isinstance(out, _core.HostBuffer) else _buffer(out, what, False)
+            raise ValueError("out is a tensor with its negative bit set: pass out.resolve_neg()")
+        buffer = out if isinstance(out, _core.HostBuffer) else _buffer(out, "out", False)
         contiguous, may_write = True, buffer.writable
     else:
-        raise TypeError(f"{what} is no array: {type(out).__name__}")
+        raise TypeError(f"out is no array: {type(out).__name__}")
     if not contiguous:
-        raise ValueError(f"{what} is not C-contiguous (strides {out.strides}): pass a contiguous array")
+        raise ValueError(f"out is not C-contiguous (strides {out.strides}): pass a contiguous array")
     if not may_write:
-        raise ValueError(f"{what} is read-only")
+        raise ValueError("out is read-only")
     return buffer
 
 

@@ -36,7 +36,7 @@ class GpuTeam(Protocol):
         ...
 
     def check(self) -> None:
-        """Raise the error, if any."""
+        """Raise the error, if any, of calls that are in progress or have completed."""
         ...
 
     def locate(self, address: int, nbytes: int) -> tuple[int, int] | None:
@@ -146,7 +146,6 @@ class GpuSide:
         return self._team.empty(self._host.window_number(shape, name), shape, name)
 
     def locate(self, address: int, nbytes: int) -> tuple[int, int] | None:
-        """The window that contains the memory, and the offset in it; None if none does."""
         return self._team.locate(address, nbytes)
 
     def describe(self) -> str:

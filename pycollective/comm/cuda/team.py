@@ -138,7 +138,6 @@ class DeviceTeam:
                 self._host.check()
 
     def check(self) -> None:
-        """Raise the error, if any, of calls that are in progress or have completed."""
         if self._works() and not self._host.poisoned:
             report_fault(self._host, self._team, self._ledger)
         self._host.check()
@@ -177,7 +176,6 @@ class DeviceTeam:
                 report_fault(self._host, self._team, self._ledger)
 
     def locate(self, address: int, nbytes: int) -> tuple[int, int] | None:
-        """The window that contains the memory, and the offset in it; None if none does."""
         found: tuple[int, int] | None = self._team.locate(0, address, nbytes) if self._works() else None
         return found
 

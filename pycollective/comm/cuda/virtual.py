@@ -223,7 +223,6 @@ class VirtualTeam:
                 self._host.check()
 
     def check(self) -> None:
-        """Raise the error, if any, of calls that are in progress or have completed."""
         assert self._meeting.world is not None
         found = self._meeting.world.team.fault()
         if found is not None and not self._host.poisoned:

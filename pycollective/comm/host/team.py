@@ -42,7 +42,8 @@ class HostTeam:
 
     network: Network | None = None
 
-    def __init__(self, team: _core.Team, group: Group, own_cores: bool = True) -> None:
+    def __init__(self, team: _core.Team, group: Group, own_cores: bool) -> None:
+        set_patience(team, own_cores)
         self.team, self.group, self.own_cores = team, group, own_cores
         self.outgoing: dict[int, _core.Team] = {}
         self.incoming: dict[int, _core.Team] = {}
@@ -109,11 +110,6 @@ class HostTeam:
         return number
 
     def share(self, nbytes: int) -> _core.Segment | None:
-        """Collective: a zero-filled segment of shared memory; None if the ranks share none.
-
-        Raises:
-            CommunicatorError: no kind of shared memory works; gives the reason for each.
-        """
         return self._share_here(range(self.group.size), nbytes)
 
     def _share_parts(self, nbytes: int) -> _core.Segment:
@@ -128,13 +124,12 @@ class HostTeam:
 
     # -- other groups of ranks -----------------------------------------------------------------------------------------
 
-    def split(self, members: Sequence[int], color: int | None, key: int, name: str) -> HostTeam | None:
+    def split(self, members: Sequence[int], name: str) -> HostTeam | None:
         part = self.group.part(members, name) if members else None
         return connect(self.exchange, self.group.rank, members, part, self.group.threads, self.own_cores)
 
     def shrink(self, timeout: float) -> HostTeam:
         team, members = shrink(self.team, self.group, timeout)
-        set_patience(team, self.own_cores)
         return HostTeam(team, self.group.part(members, f"{self.group.name}/shrunk"), self.own_cores)
 
     # -- errors and shutdown -------------------------------------------------------------------------------------------
@@ -171,7 +166,6 @@ class HostTeam:
             self.team.give_up(text)
 
     def fail_all(self, error: Error) -> None:
-        """End the communicator, and the messages between its ranks."""
         for team in (self.team, *self.outgoing.values(), *self.incoming.values()):
             team.give_up(str(error))
 
@@ -232,7 +226,6 @@ def connect(
     if team is None or group is None:
         return None
     team.watch_peers()
-    set_patience(team, own_cores)
     return HostTeam(team, group, own_cores)
 
 
@@ -240,10 +233,8 @@ def part_bytes(shape: tuple[int, ...], itemsize: int, size: int) -> int:
     """Bytes of each rank's part of a window.
 
     Raises:
-        ValueError: a negative extent. CommunicatorError: more bytes than can be mapped.
+        CommunicatorError: more bytes than can be mapped.
     """
-    if min(shape, default=0) < 0:
-        raise ValueError(f"an array has no shape {shape}")
     nbytes = math.prod(shape) * itemsize
     if nbytes * size > MOST_WINDOW_BYTES:
         raise CommunicatorError(f"{nbytes} bytes for each of {size} ranks are more than can be mapped")

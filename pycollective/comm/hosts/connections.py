@@ -61,13 +61,13 @@ class Listener:
         BootstrapError: the address cannot be bound.
     """
 
-    def __init__(self, address: str, token: bytes, host: str = "") -> None:
+    def __init__(self, address: str, token: bytes, host: str) -> None:
         self.token = token
         self._lock = threading.Lock()
         self._kept: dict[socket.socket, _Caller] = {}  # in the order of arrival
         listener = listen(address)
         self.address: tuple[str, int] = listener.getsockname()[:2]
-        self.endpoint = Endpoint(_name(host), *self.address)
+        self.endpoint = Endpoint(host, *self.address)
         self._lobby: Lobby[_Caller] = Lobby(listener, functools.partial(_greet, token))
         # With the last communicator that uses it, not when garbage is collected: nothing here refers to this object.
         weakref.finalize(self, self._lobby.close).atexit = False
@@ -300,7 +300,3 @@ def _origin(peer: socket.socket) -> str:
     with contextlib.suppress(OSError):
         return str(peer.getpeername()[0])
     return "a host that has gone"
-
-
-def _name(host: str) -> str:
-    return host or socket.gethostname()

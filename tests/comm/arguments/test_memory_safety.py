@@ -12,8 +12,8 @@ import pytest
 
 import pycollective
 from pycollective import _core
-from pycollective.comm.cuda.signature import Factors
 from pycollective.comm.communicator import Communicator
+from pycollective.comm.cuda.signature import Factors
 
 TIMEOUT = 0.3
 

@@ -238,7 +238,6 @@ class NcclTeam:
         self._adopted.append((rail, within))
 
     def check(self) -> None:
-        """Raise the error, if any, of calls that are in progress or have completed."""
         if self._closed:
             raise CommunicatorError("the communicator was freed")
         self.look()

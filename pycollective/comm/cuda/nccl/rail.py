@@ -83,7 +83,7 @@ class RailTeam:
             return "there is one rank per host"
         if len(sizes) > 1:
             return "NCCL runs alone, since the hosts have different numbers of ranks"
-        node = host.split(nodes.ranks(), nodes.node, host.group.rank, f"{host.group.name}/host")
+        node = host.split(nodes.ranks(), f"{host.group.name}/host")
         assert node is not None
         within, problem = None, ""
         try:
@@ -126,7 +126,6 @@ class RailTeam:
         return None
 
     def check(self) -> None:
-        """Raise the error, if any, of calls that are in progress or have completed."""
         if self.path.kind != HOST:
             self._whole.look()
             self._whole.check()
