@@ -28,13 +28,14 @@ def strided(x: Any, what: str = "x") -> Any:
         TypeError: not an array, a subclass of numpy.ndarray (see `plain`), memory of another device, or an element type
             that no collective takes.
     """
-    if type(x) is np.ndarray:
+    if type(x) is np.ndarray or isinstance(x, _core.HostBuffer):
         return x
-    x = admitted(x, what)
-    if isinstance(x, (np.ndarray, _core.HostBuffer)):
-        return x
+    if isinstance(x, np.generic):  # a scalar; those of ml_dtypes offer a DLPack export that fails
+        return np.asarray(x)
+    if isinstance(x, np.ndarray):
+        return plain(x, what)
     if hasattr(x, "__dlpack__"):
-        return _buffer(x, what, True)
+        return _buffer(x.resolve_neg() if negated(x) else x, what, True)
     array = _converted(x, what)
     if _core.dtype_name(array.dtype) is None:
         raise TypeError(f"{what} is no array that a collective takes: {checks.shown(x)}")
@@ -53,19 +54,6 @@ def readable(x: Any, what: str = "x") -> Any:
     if isinstance(found, _core.HostBuffer):
         return found if found.contiguous else np.ascontiguousarray(found.array(numpy_dtype(found.dtype)))
     return found if found.flags.c_contiguous else np.ascontiguousarray(found)
-
-
-def admitted(x: Any, what: str) -> Any:
-    """An input in a form without meaning beyond its elements.
-
-    Raises:
-        TypeError: a subclass of numpy.ndarray, see `plain`.
-    """
-    if isinstance(x, np.generic):  # a scalar; those of ml_dtypes offer a DLPack export that fails
-        return np.asarray(x)
-    if isinstance(x, np.ndarray):
-        return plain(x, what)
-    return x.resolve_neg() if negated(x) else x
 
 
 def plain(array: np.ndarray[Any, Any], what: str) -> np.ndarray[Any, Any]:

@@ -127,17 +127,14 @@ class _PlanMaker:
             "reduces": s.row.reduces,
         }  # fmt: skip
 
-    def _schedule(self, s: Signature, placement: int) -> Any:
+    def _compiled(self, s: Signature, placement: int) -> tuple[Any, ...]:
         from pycollective.schedule.compiler.schedule import Placement
 
         instance, small = choose(s.collective, s.topology, s.nbytes)
         rooted = s.root if s.row.rooted else None
         where = Placement[PLACEMENTS[placement]]
         small = small and keeps_small(instance, s.row.program, self._size, rooted, where)
-        return schedule_for(ScheduleKey(instance, s.row.program, self._size, rooted, where, small))
-
-    def _compiled(self, s: Signature, placement: int) -> tuple[Any, ...]:
-        schedule = self._schedule(s, placement)
+        schedule = schedule_for(ScheduleKey(instance, s.row.program, self._size, rooted, where, small))
         layout = layout_of(s, self._size, schedule.chunks)
         tables = [schedule.table(rank) for rank in self._ranks]
         return tables, layout.length, layout.input_offset, layout.output_offset

@@ -23,7 +23,6 @@ from pycollective.comm.cuda.deferred_free import (
     is_waiting,
     table_bytes,
 )
-from pycollective.comm.cuda.faults import report_fault
 from pycollective.comm.cuda.paths import HOST, Path, agree
 from pycollective.comm.cuda.planner import PLAN_BYTES, DevicePlanner, Planned
 from pycollective.comm.cuda.runtime import load
@@ -32,7 +31,7 @@ from pycollective.comm.cuda.watch import watch
 from pycollective.comm.cuda.windows import DeviceWindow, share, share_locally
 from pycollective.comm.host.segments import setting
 from pycollective.comm.request import CallRequest
-from pycollective.errors import CommunicatorError, Error, MismatchError
+from pycollective.errors import CommunicatorError, Error, MismatchError, TimeoutError
 
 
 class DeviceTeam:
@@ -139,7 +138,7 @@ class DeviceTeam:
 
     def check(self) -> None:
         if self._works() and not self._host.poisoned:
-            report_fault(self._host, self._team, self._ledger)
+            self._report_fault()
         self._host.check()
 
     def close(self) -> None:
@@ -173,7 +172,31 @@ class DeviceTeam:
         """Called by the watcher: report a kernel's fault to all ranks."""
         with self._freeing:
             if self._works():
-                report_fault(self._host, self._team, self._ledger)
+                self._report_fault()
+
+    def _report_fault(self) -> None:
+        """If a kernel has aborted, poison the communicator: every rank's next call raises."""
+        host, team, ledger = self._host, self._team, self._ledger
+        found = team.fault()
+        if found is None or host.poisoned:
+            return
+        kind, rank, peer, _, expected, seen = found
+        if kind == "mismatch":
+            mine = ledger.text(rank, expected) or "another call"
+            theirs = ledger.text(peer, seen) or "another call"
+            host.fail(MismatchError(f"rank {rank} calls {mine}, rank {peer} calls {theirs}"), peer)
+        elif kind == "dropped":
+            call = ledger.text(rank, expected) or "a call"
+            text = f"rank {peer} uses a window in {call} whose array rank {rank} has dropped"
+            host.fail(MismatchError(f"{text}: keep the arrays of comm.empty on all ranks while one uses them"), peer)
+        elif kind == "timeout":
+            made = [ledger.calls(r) for r in range(host.group.size)]
+            if (
+                min(made) < made[rank]
+            ):  # the rank with the fewest calls is the cause, even if the kernel waited for another
+                peer = made.index(min(made))
+            host.fail(TimeoutError(f"rank {rank} has waited on its GPU for rank {peer} until the deadline"), peer)
+        team.abort()
 
     def locate(self, address: int, nbytes: int) -> tuple[int, int] | None:
         found: tuple[int, int] | None = self._team.locate(0, address, nbytes) if self._works() else None

@@ -109,7 +109,9 @@ class _World(Generic[_Result]):
         own_cores = are_enough([usable_cores()] * size, cpu_quota())
         self.network: VirtualNetwork | None = None
         if max(hosts) == 0:
-            backends = _on_one_host(self.groups, own_cores)
+            scratch = scratch_bytes()
+            segment = _core.Segment.create("local", segment_bytes(size, scratch, threads=True))
+            backends = [HostTeam(make_team(segment, group, scratch), group, own_cores) for group in self.groups]
         else:
             from pycollective.comm.hosts.virtual import VirtualNetwork
 
@@ -158,12 +160,6 @@ class _World(Generic[_Result]):
                 text = f"rank {rank} has failed: {type(error).__name__}: {error}"
                 comm.backend.fail(PeerLostError(text, comm.rank))
                 comm.free()
-
-
-def _on_one_host(groups: Sequence[Group], own_cores: bool) -> list[HostTeam]:
-    scratch = scratch_bytes()
-    segment = _core.Segment.create("local", segment_bytes(len(groups), scratch, threads=True))
-    return [HostTeam(make_team(segment, group, scratch), group, own_cores) for group in groups]
 
 
 def _checked_hosts(hosts: Sequence[int], size: int) -> tuple[int, ...]:

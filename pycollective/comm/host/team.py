@@ -99,7 +99,8 @@ class HostTeam:
         number = self.window_number(shape, str(dtype))
         unit = _HUGE_PAGE if nbytes >= _HUGE_PAGE else _PAGE
         stride = max(unit, -(-nbytes // unit) * unit)
-        segment = self._share_parts(stride)
+        here = self.group.nodes.ranks()
+        segment = self._share_here(here, stride * len(here))  # a part for each rank of the host
         window: _core.Window = self.team.window(segment, number, stride, stride)
         return window.array(dtype, list(shape))
 
@@ -111,11 +112,6 @@ class HostTeam:
 
     def share(self, nbytes: int) -> _core.Segment | None:
         return self._share_here(range(self.group.size), nbytes)
-
-    def _share_parts(self, nbytes: int) -> _core.Segment:
-        """Collective: a segment of each host, with so many bytes for each of its ranks."""
-        here = self.group.nodes.ranks()
-        return self._share_here(here, nbytes * len(here))
 
     def _share_here(self, members: Sequence[int], nbytes: int) -> _core.Segment:
         segment = share_segment(self.exchange, self.group.rank, members, nbytes, self.group.threads)
