@@ -30,13 +30,11 @@ class Planned(NamedTuple):
         plan: the argument of `_cuda.Team.run`.
         digest: equal on ranks whose calls match.
         text: description of the call.
-        way: "low-latency" or "schedule".
     """
 
     plan: Any
     digest: int
     text: str
-    way: str
 
     def at(self, step: int) -> Planned:
         """The same, for a step of a weighted call: ranks compare it, but plans do not depend on it."""
@@ -90,7 +88,7 @@ class _PlanMaker:
         label = label_of(instance)
         if self.takes_packets(s):
             digest = s.digest(label, "packets")
-            return Planned(self._packets(s, digest), digest, s.text(label), "low-latency")
+            return Planned(self._packets(s, digest), digest, s.text(label))
         tile = setting("PYCOLLECTIVE_CUDA_TILE")  # ranks with other tiles would wait for other step counts
         digest = s.digest(label, f"schedule in tiles of {tile:.0f} bytes")
         plan = self._team.plan(
@@ -100,7 +98,7 @@ class _PlanMaker:
         text = s.text(label)
         if tile != TABLE["PYCOLLECTIVE_CUDA_TILE"].default:
             text += f", in tiles of {tile:.0f} bytes"
-        return Planned(plan, digest, text, "schedule")
+        return Planned(plan, digest, text)
 
     def _packets(self, s: Signature, digest: int) -> Any:
         exchanges = [exchange(s, rank, self._size) for rank in self._ranks]

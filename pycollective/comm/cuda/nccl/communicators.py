@@ -204,7 +204,7 @@ class NcclTeam:
         if reason is not None:
             raise CommunicatorError(f"{reason}: omit topology='nccl'")
         if self._note is not None:
-            self._note(Planned(None, s.digest(NCCL, NCCL), s.text(NCCL), NCCL))
+            self._note(Planned(None, s.digest(NCCL, NCCL), s.text(NCCL)))
         x = request.x.address if request.x is not None else 0
         out = request.out.address if request.out is not None else 0
         self.guard(lambda: rail.run(s, x, out, request.stream, _core.timeout_of(request.timeout)))
