@@ -70,11 +70,6 @@ def choose(collective: str, topology: object, nbytes: int, default: str = DEFAUL
     else:
         instance = registry.find(topology) if isinstance(topology, str) else registry.get(topology)
     row = registry.info(instance)
-    if program not in COLLECTIVES:
-        import difflib
-
-        near = difflib.get_close_matches(program, COLLECTIVES, n=1) or [", ".join(COLLECTIVES)]
-        raise ValueError(f"no collective is called {collective!r}; did you mean {near[0]}?")
     if program not in row.collectives:
         able = [other.name for other in registry.describe() if program in other.collectives]
         raise TopologyError(f"topology {row.name!r} has no {program}; try {', '.join(able)}")

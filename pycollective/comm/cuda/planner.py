@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pycollective import _core
-from pycollective.comm.arguments.operators import NAMES as OPERATORS
-from pycollective.comm.arguments.operators import Op
+from pycollective.comm.arguments.operators import CUSTOM, Op, number_of
 from pycollective.comm.cuda.arrays import ITEMSIZE
 from pycollective.comm.cuda.signature import Signature
 from pycollective.comm.host.segments import setting
@@ -108,17 +107,12 @@ class _PlanMaker:
         )
 
     def _arithmetic(self, s: Signature) -> dict[str, Any]:
-        number, custom = 0, None
         if isinstance(s.op, Op):
             from pycollective.comm.cuda.operators import compile_for_device
 
-            number, custom = len(OPERATORS), compile_for_device(s.op, s.dtype, self._team)
-        elif s.op in OPERATORS:
-            number = OPERATORS.index(s.op)
+            number, custom = CUSTOM, compile_for_device(s.op, s.dtype, self._team)
         else:
-            raise ValueError(
-                f"no operator is called {s.op!r}; there are {', '.join(OPERATORS)} and pycollective.op(fn)"
-            )
+            number, custom = number_of(s.op), None
         divisor = float(self._size) if s.op == "avg" else 1.0
         return {
             "op": number, "custom": custom, "prescale": s.scale[0], "divisor": divisor, "postscale": s.scale[1],

@@ -18,7 +18,7 @@ from pycollective import _core
 from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.arrays import View
 from pycollective.comm.cuda.runtime import load
-from pycollective.comm.cuda.signature import check, for_core
+from pycollective.comm.cuda.signature import for_core
 from pycollective.comm.request import CallRequest
 from pycollective.errors import CommunicatorError
 
@@ -51,7 +51,6 @@ class StagedCalls:
                 "this call cannot be captured into a graph: its arrays are staged through host memory, where the CPU "
                 "executes it, and a graph contains only work of the GPU"
             )
-        check(request, self._host.group.rank, self._host.group.size)
         self._host.require_turn()
         with self._turn:
             if self._copies is None:
