@@ -204,10 +204,10 @@ class StoreExchange:
         """Nothing is open."""
 
 
-def meet_through(exchange: StoreExchange, env: Mapping[str, str]) -> Callable[[float], socket.socket | Endpoint]:
+def meet_through(exchange: StoreExchange, env: Mapping[str, str]) -> Callable[[], socket.socket | Endpoint]:
     """For `TcpBootstrap`: rank 0 listens at an address that all can reach, and publishes it."""
 
-    def meet(_deadline: float) -> socket.socket | Endpoint:
+    def meet() -> socket.socket | Endpoint:
         try:
             address = choose_address(env, exchange)
         except (ValueError, UnicodeDecodeError):
