@@ -185,20 +185,17 @@ def _view_of_interface(x: Any, interface: dict[str, Any], stream: int, what: str
     device = cuda.device_of(address) if not empty else cuda.current_device()
     if device is None:
         raise TypeError(f"{what} claims to be in device memory, but its address is not")
-    _wait_for_producer(interface.get("stream"), stream, device)
+    producer = interface.get("stream")  # in which the array's content may still be in progress
+    if producer is not None and (handle := 0 if producer == _LEGACY else int(producer)) != stream:
+        order(cuda, device, handle, stream)
     return View(int(address or 0), shape, _TYPESTR[kind], device, not read_only, x)
 
 
-def _wait_for_producer(producer: int | None, stream: int, device: int) -> None:
-    """The array interface names the stream in which the array's content may still be in progress."""
-    if producer is None:
-        return
-    handle = 0 if producer == _LEGACY else int(producer)
-    if handle == stream:
-        return
-    event = load().Event(device)
-    event.record(handle)
-    event.hold_back(stream)
+def order(cuda: Any, device: int, before: int, after: int) -> None:
+    """Order later work in stream `after` behind the present work in stream `before`."""
+    event = cuda.Event(device)
+    event.record(before)
+    event.hold_back(after)
 
 
 def _view_of_dlpack(x: Any, stream: int, what: str) -> View:

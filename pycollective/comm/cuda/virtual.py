@@ -13,7 +13,7 @@ from typing import Any
 
 from pycollective import _core
 from pycollective.comm.backend import HostBackend
-from pycollective.comm.cuda.arrays import allocate
+from pycollective.comm.cuda.arrays import allocate, order
 from pycollective.comm.cuda.paths import Path
 from pycollective.comm.cuda.planner import PLAN_BYTES, DevicePlanner, Planned
 from pycollective.comm.cuda.runtime import device_number, load
@@ -195,10 +195,10 @@ class VirtualTeam:
         meeting.outcome = None
         try:
             for other in others:
-                _order(cuda, self.device, other, stream)
+                order(cuda, self.device, other, stream)
             meeting.world.run(requests, stream)
             for other in others:
-                _order(cuda, self.device, stream, other)
+                order(cuda, self.device, stream, other)
         except MismatchError as error:
             self._host.fail(error, self._rank)
             meeting.outcome = error
@@ -240,10 +240,3 @@ class VirtualTeam:
     def empty(self, number: int, shape: tuple[int, ...], dtype: str) -> Any:
         """A DeviceArray: on one GPU all memory is equivalent to a window."""
         return allocate(shape, dtype, self.device)
-
-
-def _order(cuda: Any, device: int, before: int, after: int) -> None:
-    """Order later work in stream `after` behind the present work in stream `before`."""
-    event = cuda.Event(device)
-    event.record(before)
-    event.hold_back(after)
