@@ -219,7 +219,7 @@ class Communicator(Nonblocking):
         Raises:
             CommunicatorError: no memory can be shared.
         """
-        self.backend.require_turn()
+        self.backend.team.require_turn()
         made = self._split(0, self.rank, f"{self.name}/dup{next(self._made)}", "dup")
         assert made is not None
         return made
@@ -249,7 +249,7 @@ class Communicator(Nonblocking):
         key = checks.integer(key, "key", *_INT64)
         if name is not None:
             checks.text(name, "name")
-        self.backend.require_turn()
+        self.backend.team.require_turn()
         number = next(self._made)
         sent = self.backend.exchange(_COLOR.pack(mine is not None, mine or 0, key), operation)
         gathered = [(rank, *_COLOR.unpack(data)) for rank, data in enumerate(sent)]

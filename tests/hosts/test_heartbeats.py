@@ -110,7 +110,9 @@ def test_an_ended_process_is_named_with_its_host(tmp_path: Path) -> None:
 
 
 def test_a_rank_reported_as_lost_is_gone_while_its_connection_is_open(tmp_path: Path) -> None:
-    script = "print(comm.backend.is_gone(1)); report(2, 1, b'rank 1 is gone'); raised(); print(comm.backend.is_gone(1))"
+    script = (
+        "print(comm.backend.team.gone(1)); report(2, 1, b'rank 1 is gone'); raised(); print(comm.backend.team.gone(1))"
+    )
     lines = _play(tmp_path, script).splitlines()
     assert [lines[0], lines[2]] == ["False", "True"]
 

@@ -137,7 +137,7 @@ class DeviceTeam:
                 self._host.check()
 
     def check(self) -> None:
-        if self._works() and not self._host.poisoned:
+        if self._works() and not self._host.team.poisoned:
             self._report_fault()
         self._host.check()
 
@@ -178,7 +178,7 @@ class DeviceTeam:
         """If a kernel has aborted, poison the communicator: every rank's next call raises."""
         host, team, ledger = self._host, self._team, self._ledger
         found = team.fault()
-        if found is None or host.poisoned:
+        if found is None or host.team.poisoned:
             return
         kind, rank, peer, _, expected, seen = found
         if kind == "mismatch":

@@ -174,7 +174,7 @@ class VirtualTeam:
             Any other error of the call, on every rank.
         """
         self.check()
-        if self._host.closed:
+        if self._host.team.closed:
             raise CommunicatorError("the communicator was freed")
         meeting = self._meeting
         with meeting.changed:
@@ -225,7 +225,7 @@ class VirtualTeam:
     def check(self) -> None:
         assert self._meeting.world is not None
         found = self._meeting.world.team.fault()
-        if found is not None and not self._host.poisoned:
+        if found is not None and not self._host.team.poisoned:
             kind, rank, peer, *_ = found
             self._host.fail(TimeoutError(f"{kind} on the GPU: rank {rank} waited for rank {peer}"), peer)
         self._host.check()

@@ -105,7 +105,7 @@ class HostTeam:
         return window.array(dtype, list(shape))
 
     def window_number(self, shape: tuple[int, ...], dtype: str) -> int:
-        self.require_turn()  # before taking a number, so that numbers agree on all ranks
+        self.team.require_turn()  # before taking a number, so that numbers agree on all ranks
         number = next(self._windows)
         self.exchange(b"", f"empty({shape}, {dtype}), window {number}")
         return number
@@ -130,26 +130,11 @@ class HostTeam:
 
     # -- errors and shutdown -------------------------------------------------------------------------------------------
 
-    @property
-    def shares_memory(self) -> bool:
-        return not self.team.spans_hosts
-
-    @property
-    def poisoned(self) -> bool:
-        return self.team.poisoned
-
-    @property
-    def closed(self) -> bool:
-        return self.team.closed
-
-    def require_turn(self) -> None:
-        self.team.require_turn()
-
     def check(self) -> None:
         self.team.require_sound()
 
     def fail(self, error: Error, culprit: int = -1) -> None:
-        if self.poisoned:
+        if self.team.poisoned:
             return
         text = str(error)
         if isinstance(error, PeerLostError):
@@ -170,12 +155,6 @@ class HostTeam:
             if rank != self.group.rank and self.team.gone(rank) and not self.team.departed(rank):
                 return rank
         return None
-
-    def is_gone(self, rank: int) -> bool:
-        return self.team.gone(rank)
-
-    def has_departed(self, rank: int) -> bool:
-        return self.team.departed(rank)
 
     def close(self) -> None:
         for channel in (*self.outgoing.values(), *self.incoming.values()):

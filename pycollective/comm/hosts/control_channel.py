@@ -28,10 +28,12 @@ _GRACE = 2.0
 class ControlChannel:
     """For one thread at a time. After a fault, every call raises it."""
 
-    def __init__(self, backend: HostBackend) -> None:
-        """`backend`: a communicator without other users."""
-        self._backend = backend
-        self.rank, self.size = backend.group.rank, backend.group.size
+    def __init__(self, backend: HostBackend, purpose: str) -> None:
+        """Collective. `backend`: of the same ranks; the channel uses another one, named after its purpose."""
+        group = backend.group
+        own = backend.split(range(group.size), f"{group.name}/{purpose}")
+        assert own is not None  # every rank is a member
+        self._backend, self.rank, self.size = own, group.rank, group.size
 
     def exchange(
         self, data: bytes, seconds: float, meanwhile: Callable[[Sequence[int]], None] = lambda silent: None
@@ -47,16 +49,12 @@ class ControlChannel:
             TimeoutError: ranks were silent for `seconds`; names them, on all ranks.
             PeerLostError: a rank's process has ended. Error: reported by another rank.
         """
-        self.check()
+        self._backend.check()  # raises the error reported by another rank, if any
         try:
             return (self._serve if self.rank == 0 else self._ask)(data, seconds, meanwhile)
         except Error as error:
             self.tell(error)
             raise
-
-    def check(self) -> None:
-        """Raise the error reported by another rank, if any."""
-        self._backend.check()
 
     def tell(self, error: Error) -> None:
         """Make all other ranks raise this at their next check: this rank stops."""

@@ -111,7 +111,7 @@ class HostsTeam(HostTeam):
     # -- shutdown ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        if self.poisoned:
+        if self.team.poisoned:
             mpi_exit.note_fault()
         super().close()
         self.network = None  # its port is closed with the last communicator, not when this object is collected

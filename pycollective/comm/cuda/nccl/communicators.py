@@ -241,13 +241,13 @@ class NcclTeam:
         if self._closed:
             raise CommunicatorError("the communicator was freed")
         self.look()
-        if self._host.poisoned:
+        if self._host.team.poisoned:
             self.abort()  # else freeing this call's arrays would wait for it
             self._host.check()
 
     def look(self) -> None:
         """Called by the watcher: check NCCL's state and the deadlines, and notify the other ranks of the host."""
-        if self._closed or self._host.poisoned:
+        if self._closed or self._host.team.poisoned:
             return
         found = next(filter(None, (rail.failure() for rail in self._all())), None)
         for _, within in self._adopted:
@@ -277,7 +277,7 @@ class NcclTeam:
 
     def _fail(self, error: Error) -> None:
         host = self._host
-        if not host.poisoned and (isinstance(error, TimeoutError) or not _died(host)):
+        if not host.team.poisoned and (isinstance(error, TimeoutError) or not _died(host)):
             host.fail(error, host.group.rank)
             # Before kernels abort: their output must not be taken for a result on the host's other ranks.
             for _, within in self._adopted:
@@ -292,7 +292,7 @@ def _died(host: HostBackend) -> bool:
     detected.
     """
     end = time.monotonic() + (_NEWS_SECONDS if host.group.nodes.count == 1 else 0)
-    while not host.poisoned:
+    while not host.team.poisoned:
         lost = host.lost_peer()
         if lost is not None:
             host.fail(PeerLostError(f"the process of rank {lost} is gone", lost))

@@ -51,7 +51,7 @@ class StagedCalls:
                 "this call cannot be captured into a graph: its arrays are staged through host memory, where the CPU "
                 "executes it, and a graph contains only work of the GPU"
             )
-        self._host.require_turn()
+        self._host.team.require_turn()
         with self._turn:
             if self._copies is None:
                 self._copies = cuda.StagingCopies(self._device)
