@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from pycollective import settings
 from pycollective.comm.bootstrap.rendezvous import name_ranks
@@ -27,23 +27,8 @@ _MOST_BYTES = 1 << 16  # of a value
 _THEIRS = "!"  # stands for a token that rank 0 has from its environment
 
 
-class Store(Protocol):
-    """Keys without slashes, and their values."""
-
-    where: str
-    """What and where it is, for errors."""
-
-    def set(self, key: str, value: bytes) -> None:
-        """Raises OSError if the store cannot be reached."""
-        ...
-
-    def get(self, key: str, deadline: float) -> bytes | None:
-        """The value once it is set; None: not until the deadline. Raises OSError if the store cannot be reached."""
-        ...
-
-
 class TorchStore:
-    """One of torch.distributed's stores.
+    """One of torch.distributed's stores: keys without slashes, and their values.
 
     Args:
         store: it. where: for errors.
@@ -79,14 +64,14 @@ class TorchStore:
             raise OSError(str(error)) from error
 
     def set(self, key: str, value: bytes) -> None:
-        """See Store."""
+        """Raises OSError if the store cannot be reached."""
         try:
             self._store.set(key, value)
         except RuntimeError as error:
             raise OSError(str(error)) from error
 
     def get(self, key: str, deadline: float) -> bytes | None:
-        """See Store."""
+        """The value once it is set; None: not until the deadline. Raises OSError if the store cannot be reached."""
         try:
             self._store.wait([key], timedelta(seconds=max(0.01, deadline - time.monotonic())))
             return bytes(self._store.get(key))
@@ -97,7 +82,7 @@ class TorchStore:
 
 
 class HorovodStore:
-    """The HTTP server of Horovod's launchers, at HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT."""
+    """The HTTP server of Horovod's launchers, at HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT. Methods: as TorchStore's."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         host, port = env["HOROVOD_GLOO_RENDEZVOUS_ADDR"], env["HOROVOD_GLOO_RENDEZVOUS_PORT"]
@@ -105,12 +90,10 @@ class HorovodStore:
         self.where = f"the server of Horovod's launcher at {self._address}"
 
     def set(self, key: str, value: bytes) -> None:
-        """See Store."""
         if self._ask("PUT", key, value) is None:
             raise OSError("it does not accept values")
 
     def get(self, key: str, deadline: float) -> bytes | None:
-        """See Store."""
         while (value := self._ask("GET", key)) is None and time.monotonic() < deadline:
             time.sleep(_PAUSE)
         return value
@@ -128,6 +111,9 @@ class HorovodStore:
             raise OSError(f"it is not an HTTP server ({error!r})") from error
         finally:
             connection.close()
+
+
+Store: TypeAlias = TorchStore | HorovodStore
 
 
 class StoreExchange:

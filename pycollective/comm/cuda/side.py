@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from pycollective import _core
 from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.nccl.communicators import NcclTeam
 from pycollective.comm.cuda.nccl.rail import RailTeam
-from pycollective.comm.cuda.paths import HOST, Path
+from pycollective.comm.cuda.paths import HOST
 from pycollective.comm.cuda.planner import Planned
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.signature import uses_nccl
@@ -24,32 +24,8 @@ from pycollective.comm.host.team import part_bytes
 from pycollective.comm.request import CallRequest
 from pycollective.errors import TimeoutError
 
-
-class GpuTeam(Protocol):
-    """Executes calls on device arrays: `DeviceTeam` for ranks that are processes, `VirtualTeam` for threads,
-    `RailTeam` if the ranks are on several hosts."""
-
-    path: Path
-
-    def run(self, request: CallRequest) -> None:
-        """Enqueue a call in its stream."""
-        ...
-
-    def check(self) -> None:
-        """Raise the error, if any, of calls that are in progress or have completed."""
-        ...
-
-    def locate(self, address: int, nbytes: int) -> tuple[int, int] | None:
-        """The window that contains the memory, and the offset in it; None if none does."""
-        ...
-
-    def empty(self, number: int, shape: tuple[int, ...], dtype: str) -> Any:
-        """Collective: an array in a window."""
-        ...
-
-    def close(self) -> None:
-        """The communicator was freed."""
-        ...
+GpuTeam: TypeAlias = DeviceTeam | VirtualTeam | RailTeam
+"""Executes calls on device arrays: of ranks that are processes, that are threads, or that are on several hosts."""
 
 
 class StreamWork:

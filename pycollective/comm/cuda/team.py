@@ -137,6 +137,7 @@ class DeviceTeam:
                 self._host.check()
 
     def check(self) -> None:
+        """Raise the error, if any, of calls that are in progress or have completed."""
         if self._works() and not self._host.team.poisoned:
             self._report_fault()
         self._host.check()
@@ -199,6 +200,7 @@ class DeviceTeam:
         team.abort()
 
     def locate(self, address: int, nbytes: int) -> tuple[int, int] | None:
+        """The window that contains the memory, and the offset in it; None if none does."""
         found: tuple[int, int] | None = self._team.locate(0, address, nbytes) if self._works() else None
         return found
 
