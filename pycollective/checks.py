@@ -50,13 +50,13 @@ def integer(value: Any, name: str, least: int | None = None, most: int | None = 
         TypeError: not an integer. ValueError: out of range.
     """
     try:
+        if isinstance(value, bool):
+            raise TypeError
         number = index(value)
     except Exception:  # TypeError, or any error of a foreign __index__
-        refuse_type(name, _range("an integer", least, most), value)
-    if isinstance(value, bool):
-        refuse_type(name, _range("an integer", least, most), value)
+        refuse_type(name, _range(least, most), value)
     if (least is not None and number < least) or (most is not None and number > most):
-        refuse_value(name, _range("an integer", least, most), value)
+        refuse_value(name, _range(least, most), value)
     return number
 
 
@@ -64,38 +64,35 @@ def number(
     value: Any,
     name: str,
     least: float | None = None,
-    most: float | None = None,
     *,
     above: float | None = None,
     below: float | None = None,
     finite: bool = True,
     nan: bool = False,
 ) -> float:
-    """A real number of any library, as a float: within [least, most], and within (above, below).
+    """A real number of any library, as a float: at least `least`, and within (above, below).
 
     Raises:
         TypeError: not a real number. ValueError: out of range, infinite unless not `finite`, or NaN unless `nan`.
     """
-    given: Any = value
     try:
-        if isinstance(given, (bool, str, bytes, bytearray)):
+        if isinstance(value, (bool, str, bytes, bytearray)):
             raise TypeError
-        real = float(given)
+        real = float(value)
     except OverflowError:
         refuse_value(name, "a number that a float can hold", value)
     except Exception:  # TypeError, or any error of a foreign __float__
-        refuse_type(name, _real(least, most, above, below, finite), value)
+        refuse_type(name, _real(least, above, below, finite), value)
     if math.isnan(real):
         if not nan:
-            refuse_value(name, _real(least, most, above, below, finite), value)
+            refuse_value(name, _real(least, above, below, finite), value)
     elif (
         (finite and math.isinf(real))
         or (least is not None and real < least)
-        or (most is not None and real > most)
         or (above is not None and real <= above)
         or (below is not None and real >= below)
     ):
-        refuse_value(name, _real(least, most, above, below, finite), value)
+        refuse_value(name, _real(least, above, below, finite), value)
     return real
 
 
@@ -225,16 +222,13 @@ def mapping(value: Any, name: str, keys: Iterable[str] = ()) -> Mapping[str, Any
     return value
 
 
-def _range(kind: str, least: int | None, most: int | None) -> str:
+def _range(least: int | None, most: int | None) -> str:
     if least is None:
-        return kind if most is None else f"{kind} of at most {most}"
-    return f"{kind} of at least {least}" if most is None else f"{kind} from {least} to {most}"
+        return "an integer" if most is None else f"an integer of at most {most}"
+    return f"an integer of at least {least}" if most is None else f"an integer from {least} to {most}"
 
 
-def _real(least: float | None, most: float | None, above: float | None, below: float | None, finite: bool) -> str:
-    bounds = [
-        f"{word} {bound:g}"
-        for word, bound in (("at least", least), ("above", above), ("at most", most), ("below", below))
-        if bound is not None
-    ]
-    return f"a {'finite ' if finite else ''}number{', ' if bounds else ''}{' and '.join(bounds)}"
+def _real(least: float | None, above: float | None, below: float | None, finite: bool) -> str:
+    bounds = (("at least", least), ("above", above), ("below", below))
+    given = [f"{word} {bound:g}" for word, bound in bounds if bound is not None]
+    return f"a {'finite ' if finite else ''}number{', ' if given else ''}{' and '.join(given)}"

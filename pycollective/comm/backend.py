@@ -59,7 +59,7 @@ class HostBackend(Backend, Protocol):
 
     @property
     def team(self) -> _core.Team:
-        """The core's part of the communicator, for calls without a Python frame."""
+        """The core's part of the communicator: for calls without a Python frame, and for its state."""
         ...
 
     @property
@@ -79,25 +79,6 @@ class HostBackend(Backend, Protocol):
     @property
     def network(self) -> Network | None:
         """What this process connects with ranks of other hosts; None if there are none."""
-        ...
-
-    @property
-    def shares_memory(self) -> bool:
-        """Whether all ranks are on one host."""
-        ...
-
-    @property
-    def poisoned(self) -> bool:
-        """Whether a fault has ended the communicator."""
-        ...
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        ...
-
-    def require_turn(self) -> None:
-        """Raise NestedCallError if the caller is already inside a call of the communicator."""
         ...
 
     def exchange(self, data: bytes, operation: str = "an exchange of bytes") -> list[bytes]:
@@ -131,12 +112,11 @@ class HostBackend(Backend, Protocol):
         """
         ...
 
-    def split(self, members: Sequence[int], color: int | None, key: int, name: str) -> HostBackend | None:
+    def split(self, members: Sequence[int], name: str) -> HostBackend | None:
         """Collective over all ranks: a backend for this rank's part; None for a rank without one.
 
         Args:
             members: the ranks of the part, in its order; empty for a rank without one.
-            color, key: from which the part was formed; the color is the same on all of its ranks.
             name: of the new communicator, for error messages.
         """
         ...
@@ -153,14 +133,6 @@ class HostBackend(Backend, Protocol):
         """A rank whose process has ended without closing the communicator, as far as this rank can tell."""
         ...
 
-    def is_gone(self, rank: int) -> bool:
-        """Whether a rank's process has ended, as far as this rank can tell."""
-        ...
-
-    def has_departed(self, rank: int) -> bool:
-        """Whether a rank has closed the communicator, as far as this rank can tell."""
-        ...
-
     def fail(self, error: Error, culprit: int = -1) -> None:
         """End the communicator on every rank that can be reached: they raise `error`.
 
@@ -172,11 +144,3 @@ class HostBackend(Backend, Protocol):
     def fail_all(self, error: Error) -> None:
         """The same, for messages between its ranks too."""
         ...
-
-
-def duplicate(backend: HostBackend, purpose: str) -> HostBackend:
-    """Collective: a backend of the same ranks, whose calls do not mix with this one's; named after its purpose."""
-    group = backend.group
-    made = backend.split(range(group.size), 0, group.rank, f"{group.name}/{purpose}")
-    assert made is not None  # every rank is a member
-    return made

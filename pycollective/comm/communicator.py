@@ -219,7 +219,7 @@ class Communicator(Nonblocking):
         Raises:
             CommunicatorError: no memory can be shared.
         """
-        self.backend.require_turn()
+        self.backend.team.require_turn()
         made = self._split(0, self.rank, f"{self.name}/dup{next(self._made)}", "dup")
         assert made is not None
         return made
@@ -249,7 +249,7 @@ class Communicator(Nonblocking):
         key = checks.integer(key, "key", *_INT64)
         if name is not None:
             checks.text(name, "name")
-        self.backend.require_turn()
+        self.backend.team.require_turn()
         number = next(self._made)
         sent = self.backend.exchange(_COLOR.pack(mine is not None, mine or 0, key), operation)
         gathered = [(rank, *_COLOR.unpack(data)) for rank, data in enumerate(sent)]
@@ -257,7 +257,7 @@ class Communicator(Nonblocking):
             (theirs, rank) for rank, joins, other, theirs in gathered if mine is not None and joins and other == mine
         ]
         members = [rank for _, rank in sorted(chosen)]
-        made = self.backend.split(members, mine, key, name or f"{self.name}/split{number}:{color}")
+        made = self.backend.split(members, name or f"{self.name}/split{number}:{color}")
         return None if made is None else Communicator(made)
 
     def shrink(self, timeout: float = 10.0) -> Communicator:

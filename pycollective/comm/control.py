@@ -70,6 +70,3 @@ class Fault(msgspec.Struct, frozen=True, array_like=True):
         if not isinstance(kind, type) or not issubclass(kind, Error):
             return CommunicatorError(self.text)
         return PeerLostError(self.text, self.rank) if kind is PeerLostError else kind(self.text)
-
-
-FAULTS: Codec[Fault] = Codec(Fault)

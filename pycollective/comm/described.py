@@ -11,17 +11,18 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from pycollective.comm.arguments.options import DEFAULTS, Calling, Moving, Options
 
 _Class = TypeVar("_Class", bound=type)
 _SECTION = re.compile(r"^(Args|Returns|Raises):\n((?: +.*\n|\n(?= ))*)", re.MULTILINE)
-_KINDS: dict[str, type] = {"Unpack[Calling]": Calling, "Unpack[Moving]": Moving, "Unpack[Options]": Options}
-_INHERITED: dict[type, tuple[type, ...]] = {
-    Calling: (Calling,),
-    Moving: (Moving, Calling),
-    Options: (Options, Moving, Calling),
+_Kinds: TypeAlias = tuple[type, ...]
+"""A class of options, and those that it inherits from."""
+_KINDS: dict[str, _Kinds] = {
+    "Unpack[Calling]": (Calling,),
+    "Unpack[Moving]": (Moving, Calling),
+    "Unpack[Options]": (Options, Moving, Calling),
 }
 
 
@@ -85,15 +86,15 @@ def nonblocking(blocking: type) -> Callable[[_Class], _Class]:
     return describe
 
 
-def _expanded(method: Callable[..., Any]) -> tuple[inspect.Signature, type | None]:
-    """The signature with the options expanded, and the class of the options."""
+def _expanded(method: Callable[..., Any]) -> tuple[inspect.Signature, _Kinds]:
+    """The signature with the options expanded, and the classes of the options."""
     signature = inspect.signature(method)
     parameters: list[inspect.Parameter] = []
-    taken: type | None = None
+    taken: _Kinds = ()
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
             taken = _KINDS[parameter.annotation]
-            parameters += _parameters(taken)
+            parameters += _parameters(taken[0])
         else:
             parameters.append(parameter.replace(annotation=_shown(parameter.annotation)))
     result = _shown(signature.return_annotation)
@@ -120,7 +121,7 @@ def _source(annotation: Any) -> str:
     return str(getattr(annotation, "__forward_arg__", annotation))
 
 
-def _lines(taken: type) -> list[str]:
+def _lines(taken: _Kinds) -> list[str]:
     """The docstrings of the options, as lines for Args."""
-    texts = (inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2] for kind in _INHERITED[taken])
+    texts = (inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2] for kind in taken)
     return [textwrap.dedent(text).rstrip() for text in texts]

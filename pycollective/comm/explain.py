@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pycollective import _core, checks, notebook
 from pycollective.comm.host.cores import ranges, usable_cores
-from pycollective.comm.planner import DEFAULT_TOPOLOGY, NCCL, choose, default_text, schedule_for
+from pycollective.comm.planner import DEFAULT_TOPOLOGY, NCCL, ScheduleKey, choose, default_text, schedule_for
 from pycollective.schedule.collectives import CALLS, program_of
 
 if TYPE_CHECKING:
@@ -52,23 +52,24 @@ class Explanation:
             ("arrays from comm.empty", self.window),
             ("other arrays", self.plain),
             ("because", self.reason),
-            *([("between hosts", self.links)] if self.links else []),
-            *([("arrays on the GPU", self.gpu)] if self.gpu else []),
-            *([("cores", self.waiting)] if self.waiting else []),
+            *self._more(),
         ]
         return notebook.table(rows, caption=f"{self.collective} of {self.nbytes} bytes")
 
     def __str__(self) -> str:
-        return (
+        lines = [
             f"{self.collective} of {self.nbytes} bytes: topology {self.topology} ({self.variant} messages, "
-            f"order of reduction: {self.order})\n"
-            f"  arrays from comm.empty: {self.window}\n"
-            f"  other arrays: {self.plain}\n"
-            f"  because {self.reason}"
-            + (f"\n  between hosts: {self.links}" if self.links else "")
-            + (f"\n  arrays on the GPU: {self.gpu}" if self.gpu else "")
-            + (f"\n  cores: {self.waiting}" if self.waiting else "")
-        )
+            f"order of reduction: {self.order})",
+            f"arrays from comm.empty: {self.window}",
+            f"other arrays: {self.plain}",
+            f"because {self.reason}",
+            *map(": ".join, self._more()),
+        ]
+        return "\n  ".join(lines)
+
+    def _more(self) -> list[tuple[str, str]]:
+        rows = [("between hosts", self.links), ("arrays on the GPU", self.gpu), ("cores", self.waiting)]
+        return [(what, text) for what, text in rows if text]
 
 
 def explain(backend: HostBackend, gpu: str, collective: str, nbytes: int, topology: Any) -> Explanation:
@@ -101,17 +102,13 @@ def explain_between_hosts(
     instance, small = choose(collective, topology, nbytes, default)
     row = registry.info(instance)
     plain = f"staged through shared memory within a host, over {link} between hosts"
-    if nbytes <= (most := _core.ALWAYS_STAGED_BETWEEN_HOSTS):
-        window, why = plain, f"up to {most} bytes an extra copy costs less than agreeing on placements; "
-    elif not CALLS[collective].windows:
-        window, why = plain, f"{collective} is always staged; "
-    else:
-        window, why = f"in place within a host, over {link} between hosts", ""
+    why = _why_staged(collective, nbytes, _core.ALWAYS_STAGED_BETWEEN_HOSTS, "agreeing on placements")
+    window = plain if why else f"in place within a host, over {link} between hosts"
     chosen = "it is the default between hosts" if topology is None and not default_text() else "it was requested"
     limit = f"; messages of at most {row.small} bytes take its small variant" if row.small else ""
     return Explanation(
         collective, nbytes, registry.label(instance), "small" if small else "large", row.order, window, plain,
-        f"{why}the ranks are on {group.nodes.count} hosts; topology {row.name}: {chosen}{limit}",
+        f"{why + '; ' if why else ''}the ranks are on {group.nodes.count} hosts; topology {row.name}: {chosen}{limit}",
         waiting=_waiting(own_cores), links=_links(group, names, instance, collective, nbytes, small),
     )  # fmt: skip
 
@@ -122,7 +119,7 @@ def _links(group: Group, names: Sequence[str], topology: Any, collective: str, n
 
     program, hosts = program_of(collective), group.nodes.of
     root = 0 if CALLS[program].rooted else None
-    schedule = schedule_for(topology, program, group.size, root, Placement.STAGED, small, hosts)
+    schedule = schedule_for(ScheduleKey(topology, program, group.size, root, Placement.STAGED, small, hosts))
     name_of = {host: names[hosts.index(host)] for host in hosts}
     crossing = [
         f"{int(part * nbytes)} bytes from {name_of[sender]} to {name_of[receiver]}"
@@ -139,15 +136,9 @@ def explain_on_host(group: Group, own_cores: bool, collective: str, nbytes: int,
     row = registry.info(instance)
     memory = "memory of this process" if group.threads else "shared memory of this host"
     staged = f"staged through scratch in {memory}"
-    if nbytes <= _core.ALWAYS_STAGED:
-        window, why = staged, f"up to {_core.ALWAYS_STAGED} bytes an extra copy costs less than a second wait"
-    elif not CALLS[collective].windows:
-        window, why = staged, f"{collective} is always staged"
-    else:
-        window, why = (
-            f"zero-copy in {memory}",
-            "peers access window arrays directly, and others only through scratch",
-        )
+    why = _why_staged(collective, nbytes, _core.ALWAYS_STAGED, "a second wait")
+    window = staged if why else f"zero-copy in {memory}"
+    why = why or "peers access window arrays directly, and others only through scratch"
     chosen = "it was requested"
     if topology is None:
         by_setting = default_text() not in ("", NCCL) and instance != registry.get(DEFAULT_TOPOLOGY)
@@ -157,6 +148,13 @@ def explain_on_host(group: Group, own_cores: bool, collective: str, nbytes: int,
         collective, nbytes, registry.label(instance), "small" if small else "large", row.order, window, staged,
         f"{why}; topology {row.name}: {chosen}{limit}", waiting=_waiting(own_cores),
     )  # fmt: skip
+
+
+def _why_staged(collective: str, nbytes: int, most: int, saves: str) -> str:
+    """Why window arrays are staged, as others are; empty if they are not."""
+    if nbytes <= most:
+        return f"up to {most} bytes an extra copy costs less than {saves}"
+    return "" if CALLS[collective].windows else f"{collective} is always staged"
 
 
 def _waiting(own_cores: bool) -> str:

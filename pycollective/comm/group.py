@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pycollective.comm.bootstrap.nodes import Nodes
+from pycollective.comm.bootstrap.nodes import Nodes, place
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,5 @@ class Group:
 
     def part(self, members: Sequence[int], name: str) -> Group:
         """The group of some of the ranks, this one among them, in the order given."""
-        hosts = [self.nodes.of[rank] for rank in members]
-        index = {host: i for i, host in enumerate(dict.fromkeys(hosts))}
-        nodes = Nodes(members.index(self.rank), tuple(index[host] for host in hosts))
+        nodes = place([self.nodes.of[rank] for rank in members], members.index(self.rank))
         return Group(nodes, tuple(self.world_ranks[rank] for rank in members), name, self.threads, self.relatives)

@@ -83,8 +83,7 @@ class ObjectExchange:
         """All ranks' objects, on the root."""
         message, lengths = self._announce(_packed(lambda: value))
         matrix = [[length * (rank == root) for rank in range(self._group.size)] for length in lengths]
-        mine = message if matrix[self._group.rank][root] else message[:0]
-        joined = self._call(request.exchanged("alltoall", mine, None, self._group, self._options, matrix))
+        joined = self._call(request.exchanged("alltoall", message, None, self._group, self._options, matrix))
         return _loaded_all(joined, lengths) if self._group.rank == root else None
 
     def scatter(self, values: Sequence[T] | None, root: int) -> T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from pycollective import _core, settings
 from pycollective.comm.arguments.function_digest import digest
@@ -70,11 +70,6 @@ def choose(collective: str, topology: object, nbytes: int, default: str = DEFAUL
     else:
         instance = registry.find(topology) if isinstance(topology, str) else registry.get(topology)
     row = registry.info(instance)
-    if program not in COLLECTIVES:
-        import difflib
-
-        near = difflib.get_close_matches(program, COLLECTIVES, n=1) or [", ".join(COLLECTIVES)]
-        raise ValueError(f"no collective is called {collective!r}; did you mean {near[0]}?")
     if program not in row.collectives:
         able = [other.name for other in registry.describe() if program in other.collectives]
         raise TopologyError(f"topology {row.name!r} has no {program}; try {', '.join(able)}")
@@ -145,43 +140,42 @@ def default_between_hosts(collective: str, nbytes: int, hosts: Sequence[int], ow
 _compiling = threading.RLock()  # ranks that are threads ask at once: one compiles, the others reuse it
 
 
-def schedule_for(
-    topology: Any,
-    collective: str,
-    size: int,
-    root: int | None,
-    placement: Placement,
-    small: bool,
-    hosts: tuple[int, ...] = (),
-) -> Schedule:
-    """A compiled schedule; that of a user-defined topology is verified before its first use.
+class ScheduleKey(NamedTuple):
+    """What a schedule is compiled for.
 
-    Args:
+    Attributes:
+        topology: an instance, or the MixingMatrix of a weighted collective.
+        small: whether it is the small-message variant.
         hosts: the host of every rank; empty: they are on one.
+    """
+
+    topology: Any
+    collective: str
+    size: int
+    root: int | None
+    placement: Placement
+    small: bool
+    hosts: tuple[int, ...] = ()
+
+
+def schedule_for(key: ScheduleKey) -> Schedule:
+    """A compiled schedule; that of a user-defined topology is verified before its first use.
 
     Raises:
         ProgramError, VerificationError: the topology's program is wrong.
     """
-    if is_matrix(topology):
-        return topology.schedule(placement, hosts)
+    if is_matrix(key.topology):
+        return key.topology.schedule(key.placement, key.hosts)
     with _compiling:
-        return _schedule_for(topology, collective, size, root, placement, small, hosts)
+        return _schedule_for(key)
 
 
 @functools.lru_cache(maxsize=1024)
-def _schedule_for(
-    topology: Any,
-    collective: str,
-    size: int,
-    root: int | None,
-    placement: Placement,
-    small: bool,
-    hosts: tuple[int, ...],
-) -> Schedule:
+def _schedule_for(key: ScheduleKey) -> Schedule:
     from pycollective.schedule.compiler.compiler import compile as compile_schedule
 
-    schedule = compile_schedule(topology, collective, size, root, placement, small, hosts)
-    if not is_ours(topology):
+    schedule = compile_schedule(*key)
+    if not is_ours(key.topology):
         from pycollective.schedule.verifier.verifier import verify
 
         verify(schedule)
@@ -196,7 +190,7 @@ def keeps_small(topology: Any, collective: str, size: int, root: int | None, pla
     """
     return (
         _keeps_any_small(topology, placement)
-        or schedule_for(topology, collective, size, root, placement, True).cells == 0
+        or schedule_for(ScheduleKey(topology, collective, size, root, placement, True)).cells == 0
     )
 
 
@@ -212,18 +206,6 @@ def is_ours(topology: Any) -> bool:
     return type(topology).__module__.startswith("pycollective.topologies")
 
 
-class ScheduleKey(NamedTuple):
-    """What a schedule is compiled for: the arguments of `schedule_for`."""
-
-    topology: Any
-    collective: str
-    size: int
-    root: int | None
-    placement: Placement
-    small: bool
-    hosts: tuple[int, ...] = ()
-
-
 class LoadedSchedule(NamedTuple):
     """One rank's part of a schedule.
 
@@ -237,26 +219,18 @@ class LoadedSchedule(NamedTuple):
     program: int
 
 
-class SharedTables(Protocol):
-    """Schedules that one rank compiles for all."""
-
-    def load(self, key: ScheduleKey, rank: int) -> LoadedSchedule:
-        """A rank's part of a schedule; raises as `schedule_for` does."""
-        ...
-
-
 @functools.lru_cache(maxsize=1024)
 def program_digest(key: ScheduleKey) -> int:
     """See LoadedSchedule."""
     if is_ours(key.topology):
         return 0
-    schedule = schedule_for(*key)
+    schedule = schedule_for(key)
     return digest(schedule.table(rank).tobytes() for rank in range(schedule.size))
 
 
 def compiled(key: ScheduleKey, rank: int) -> LoadedSchedule:
     """A rank's part of a schedule that this process compiles, for all ranks."""
-    return LoadedSchedule(_core.Schedule(schedule_for(*key).table(rank)), program_digest(key))
+    return LoadedSchedule(_core.Schedule(schedule_for(key).table(rank)), program_digest(key))
 
 
 _loaded: dict[tuple[ScheduleKey, int], LoadedSchedule] = {}
@@ -272,20 +246,11 @@ class Planner:
 
     EAGER_BYTES = 32768
 
-    def __init__(
-        self,
-        rank: int,
-        size: int,
-        shared: SharedTables | None = None,
-        hosts: tuple[int, ...] = (),
-        own_cores: bool = True,
-    ) -> None:
+    def __init__(self, rank: int, size: int, hosts: tuple[int, ...] = (), own_cores: bool = True) -> None:
         """`hosts`: the host of every rank; empty: they are on one. `own_cores`: whether every rank has a core."""
-        self.rank = rank
-        self.size = size
-        self.shared = shared
-        self.hosts = hosts
-        self.own_cores = own_cores
+        self.rank, self.size, self.hosts, self.own_cores = rank, size, hosts, own_cores
+        self.load: Callable[[ScheduleKey, int], LoadedSchedule] = compiled
+        """A rank's part of a schedule; raises as `schedule_for` does."""
         self._find_matrix: Callable[[object, int, int], MixingMatrix | None] | None = None
 
     def cut(self, collective: str, shape: Shape) -> Cut:
@@ -321,12 +286,12 @@ class Planner:
             table = compile_send(eager=nbytes <= self.EAGER_BYTES, hosts=self.hosts).table(self.rank)
             return (_core.Schedule(table), "direct", 0, 0, 0, 0, "sum")
         instance, small = choose(collective, topology, nbytes, self._default(collective, dtype, nbytes))
+        where = Placement[PLACEMENTS[placement]]
         if is_matrix(instance):
-            table = instance.schedule(Placement[PLACEMENTS[placement]], self.hosts).table(self.rank)
+            table = instance.schedule(where, self.hosts).table(self.rank)
             return (_core.Schedule(table), instance.label, instance.digest, 0, 0, 0, "sum")
         program = program_of(collective)
         rooted = root if CALLS[program].rooted else None
-        where = Placement[PLACEMENTS[placement]]
         operator = resolve(op, dtype)
         if small and not self.hosts and not _keeps_any_small(instance, where):  # between hosts, messages cost more
             small = self._load(ScheduleKey(instance, program, self.size, rooted, where, True)).schedule.cells == 0
@@ -348,7 +313,7 @@ class Planner:
         """This rank's part of a schedule; remembered for all communicators of the process."""
         found = _loaded.get((key, self.rank))
         if found is None:
-            found = compiled(key, self.rank) if self.shared is None else self.shared.load(key, self.rank)
+            found = self.load(key, self.rank)
             if len(_loaded) >= _MOST_LOADED:
                 _loaded.clear()
             _loaded[key, self.rank] = found

@@ -119,10 +119,11 @@ def barrier(options: Moving, device: int | None = None) -> CallRequest:
     if options.get("stream") is None:
         return read("barrier", _NOTHING, _NOTHING, None, options)
     _check_options(CALLS["barrier"], options)
-    from pycollective.comm.cuda.arrays import current_device, stream_of
+    from pycollective.comm.cuda.arrays import stream_of
+    from pycollective.comm.cuda.runtime import load
 
     request = CallRequest("barrier", None, None, stream=stream_of(options["stream"], None))
-    request.device = current_device() if device is None else device
+    request.device = load().current_device() if device is None else device
     _set_options(request, options)
     return request
 

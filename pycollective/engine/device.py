@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from pycollective.comm.cuda import arrays
 from pycollective.comm.cuda.arrays import ITEMSIZE
 from pycollective.comm.cuda.runtime import load
-from pycollective.comm.cuda.staged.copies import to_device, to_host
 from pycollective.engine.operation import DeviceArrays, Item
 from pycollective.errors import CommunicatorError
 from pycollective.schedule.collectives import OPERATIONS
@@ -110,8 +109,8 @@ class EngineStream:
     def through_host(self, work: Callable[[NDArray[Any]], NDArray[Any]], x: Any, out: Any) -> Any:
         """Apply `work` to a flat copy of x in host memory; the result is copied to `out` (None: a new array)."""
         result = arrays.new_like(x, tuple(x.shape), self.address) if out is None else out
-        made = work(to_host(arrays.view(x, self.address, "x"), self.address))
-        to_device(made, arrays.view(result, self.address, "out"), self.address)
+        made = work(arrays.to_host(arrays.view(x, self.address, "x"), self.address))
+        arrays.to_device(made, arrays.view(result, self.address, "out"), self.address)
         return result
 
     # -- allreduce ---------------------------------------------------------------------------------------------------

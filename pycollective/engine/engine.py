@@ -97,7 +97,7 @@ class Engine:
             if engine is not None:
                 engine.run_batch(*batch)
 
-        if not backend.shares_memory:
+        if backend.team.spans_hosts:
             return Rounds(self.comm, run, self.settings)
         settings = self.settings
         slots = min(max(LEAST_SLOTS, settings.cache_capacity), MOST_SLOTS)
@@ -231,7 +231,7 @@ class Engine:
                     work.on_wait = functools.partial(complete, work.item.x, result)
 
     def _core_poisoned(self) -> bool:
-        return self.comm.backend.poisoned
+        return self.comm.backend.team.poisoned
 
     # -- tuning and reports ----------------------------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ import numpy as np
 
 from pycollective import _core
 from pycollective.comm.arguments import arrays
-from pycollective.comm.backend import duplicate
 from pycollective.comm.control import Codec, Fault
 from pycollective.comm.hosts.control_channel import ControlChannel
 from pycollective.engine import clocks
@@ -62,7 +61,7 @@ class Rounds:
     def __init__(self, comm: Communicator, run: Callable[..., None], settings: Settings) -> None:
         """Collective. `run`: runs a batch other than allreduces in host memory, as for `_core.Engine`."""
         self._comm, self._run_batch = comm, run
-        self._channel = ControlChannel(duplicate(comm.backend, "rounds"))
+        self._channel = ControlChannel(comm.backend, "rounds")
         quiet = settings.stall_check_disable or settings.log_level.lower() in ("error", "fatal")
         warn = 0.0 if quiet else settings.stall_check_time
         self._stalls = Stalls(comm.name, comm.rank, warn, settings.stall_shutdown_time)

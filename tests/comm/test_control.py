@@ -13,7 +13,7 @@ import pytest
 
 import pycollective
 from pycollective import _core, errors
-from pycollective.comm.control import FAULTS, Codec, Fault
+from pycollective.comm.control import Codec, Fault
 from pycollective.engine import Item, Settings
 from pycollective.engine.rounds import Round
 
@@ -27,7 +27,8 @@ FAULTY = [errors.PeerLostError("rank 3 is gone", 3), errors.TimeoutError("late")
 
 @pytest.mark.parametrize("error", FAULTY, ids=lambda error: type(error).__name__)
 def test_errors_arrive_as_they_were_sent(error: errors.Error) -> None:
-    received = FAULTS.decode(FAULTS.encode(Fault.of(error)), 0).error()
+    codec: Codec[Fault] = Codec(Fault)
+    received = codec.decode(codec.encode(Fault.of(error)), 0).error()
     assert type(received) is (errors.MismatchError if isinstance(error, Special) else type(error))
     assert str(received) == str(error)
     assert getattr(received, "rank", None) == getattr(error, "rank", None)

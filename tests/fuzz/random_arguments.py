@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pycollective import _core
-from pycollective.comm.planner import schedule_for
+from pycollective.comm.planner import ScheduleKey, schedule_for
 from pycollective.engine.operation import Item
 from pycollective.schedule.compiler.schedule import Placement
 from pycollective.schedule.language import registry
@@ -122,7 +122,8 @@ class Arguments:
             placement = Placement.STAGED
         topology = registry.get(self.one(("direct", "ring", "tree")))
         try:
-            table = np.array(schedule_for(topology, name, size, rooted, placement, False).table(0), np.int32)
+            key = ScheduleKey(topology, name, size, rooted, placement, False)
+            table = np.array(schedule_for(key).table(0), np.int32)
         except Exception:  # not every topology supports every collective
             table = np.array([2, 1, 0, 1, 1, 0, 0, 0, 0, 0], np.int32)
         for _ in range(self.one((0, 0, 1, 1, 2, 5))):

@@ -42,7 +42,7 @@ def first_of(world_ranks):  # rank 0 of a communicator, and the far ends of its 
     segment = _core.Segment.create("local", segment_bytes(1, 1 << 20, True))
     others = {rank: [pair[0] for pair in pairs[rank]] for rank in pairs}
     team = make_team(segment, group, 1 << 20, others, [("1", "near") if host == 0 else ("2", "far") for host in hosts])
-    return Communicator(HostTeam(team, group)), {rank: [pair[1] for pair in pairs[rank]] for rank in pairs}
+    return Communicator(HostTeam(team, group, True)), {rank: [pair[1] for pair in pairs[rank]] for rank in pairs}
 
 comm, far = first_of((0, 1, 2))
 control = {rank: far[rank][CONTROL_LANE] for rank in far}
@@ -110,7 +110,9 @@ def test_an_ended_process_is_named_with_its_host(tmp_path: Path) -> None:
 
 
 def test_a_rank_reported_as_lost_is_gone_while_its_connection_is_open(tmp_path: Path) -> None:
-    script = "print(comm.backend.is_gone(1)); report(2, 1, b'rank 1 is gone'); raised(); print(comm.backend.is_gone(1))"
+    script = (
+        "print(comm.backend.team.gone(1)); report(2, 1, b'rank 1 is gone'); raised(); print(comm.backend.team.gone(1))"
+    )
     lines = _play(tmp_path, script).splitlines()
     assert [lines[0], lines[2]] == ["False", "True"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pycollective.comm import request
 from pycollective.comm.cuda.virtual import VirtualWorld
-from pycollective.comm.planner import PLACEMENTS, choose, keeps_small, schedule_for
+from pycollective.comm.planner import PLACEMENTS, ScheduleKey, choose, keeps_small, schedule_for
 from pycollective.schedule.compiler.schedule import Placement, Schedule
 
 from ..clock import Candidate, Clock
@@ -66,7 +66,8 @@ class Ours:
         where = Placement[PLACEMENTS[self.plan.placement]]
         root = 0 if self.collective == "broadcast" else None
         small = small and keeps_small(instance, self.collective, self._world.size, root, where)
-        return moved(schedule_for(instance, self.collective, self._world.size, root, where, small), nbytes)
+        key = ScheduleKey(instance, self.collective, self._world.size, root, where, small)
+        return moved(schedule_for(key), nbytes)
 
 
 def moved(schedule: Schedule, nbytes: int) -> int:

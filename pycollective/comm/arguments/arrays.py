@@ -28,13 +28,14 @@ def strided(x: Any, what: str = "x") -> Any:
         TypeError: not an array, a subclass of numpy.ndarray (see `plain`), memory of another device, or an element type
             that no collective takes.
     """
-    if type(x) is np.ndarray:
+    if type(x) is np.ndarray or isinstance(x, _core.HostBuffer):
         return x
-    x = admitted(x, what)
-    if isinstance(x, (np.ndarray, _core.HostBuffer)):
-        return x
+    if isinstance(x, np.generic):  # a scalar; those of ml_dtypes offer a DLPack export that fails
+        return np.asarray(x)
+    if isinstance(x, np.ndarray):
+        return plain(x, what)
     if hasattr(x, "__dlpack__"):
-        return _buffer(x, what, True)
+        return _buffer(x.resolve_neg() if negated(x) else x, what, True)
     array = _converted(x, what)
     if _core.dtype_name(array.dtype) is None:
         raise TypeError(f"{what} is no array that a collective takes: {checks.shown(x)}")
@@ -55,19 +56,6 @@ def readable(x: Any, what: str = "x") -> Any:
     return found if found.flags.c_contiguous else np.ascontiguousarray(found)
 
 
-def admitted(x: Any, what: str) -> Any:
-    """An input in a form without meaning beyond its elements.
-
-    Raises:
-        TypeError: a subclass of numpy.ndarray, see `plain`.
-    """
-    if isinstance(x, np.generic):  # a scalar; those of ml_dtypes offer a DLPack export that fails
-        return np.asarray(x)
-    if isinstance(x, np.ndarray):
-        return plain(x, what)
-    return x.resolve_neg() if negated(x) else x
-
-
 def plain(array: np.ndarray[Any, Any], what: str) -> np.ndarray[Any, Any]:
     """The array as an ndarray over the same memory.
 
@@ -84,7 +72,7 @@ def plain(array: np.ndarray[Any, Any], what: str) -> np.ndarray[Any, Any]:
     return np.asarray(array)
 
 
-def writable(out: Any, what: str = "out") -> Any:
+def writable(out: Any) -> Any:
     """An output in a form that the core can write: always its own memory, never a copy.
 
     Raises:
@@ -92,19 +80,19 @@ def writable(out: Any, what: str = "out") -> Any:
         ValueError: read-only, not C-contiguous (a copy would be written and lost), a tensor with the negative bit.
     """
     if isinstance(out, np.ndarray):
-        buffer: Any = out if type(out) is np.ndarray else plain(out, what)
+        buffer: Any = out if type(out) is np.ndarray else plain(out, "out")
         contiguous, may_write = out.flags.c_contiguous, out.flags.writeable
     elif isinstance(out, _core.HostBuffer) or hasattr(out, "__dlpack__"):
         if negated(out):
-            raise ValueError(f"{what} is a tensor with its negative bit set: pass {what}.resolve_neg()")
-        buffer = out if isinstance(out, _core.HostBuffer) else _buffer(out, what, False)
+            raise ValueError("out is a tensor with its negative bit set: pass out.resolve_neg()")
+        buffer = out if isinstance(out, _core.HostBuffer) else _buffer(out, "out", False)
         contiguous, may_write = True, buffer.writable
     else:
-        raise TypeError(f"{what} is no array: {type(out).__name__}")
+        raise TypeError(f"out is no array: {type(out).__name__}")
     if not contiguous:
-        raise ValueError(f"{what} is not C-contiguous (strides {out.strides}): pass a contiguous array")
+        raise ValueError(f"out is not C-contiguous (strides {out.strides}): pass a contiguous array")
     if not may_write:
-        raise ValueError(f"{what} is read-only")
+        raise ValueError("out is read-only")
     return buffer
 
 

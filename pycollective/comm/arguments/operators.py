@@ -112,9 +112,18 @@ def resolve(operator: str | Op, dtype: str) -> Resolved:
         return Resolved(CUSTOM, operator.address(dtype), operator.compiled(dtype).identity, operator.name)
     if not isinstance(operator, str):
         raise TypeError(f"op must be a name or pycollective.op(function), not {type(operator).__name__}")
+    return Resolved(number_of(operator), 0, 0, operator)
+
+
+def number_of(operator: str) -> int:
+    """The core's number of a built-in operator.
+
+    Raises:
+        ValueError: no operator of that name.
+    """
     if operator not in NAMES:
         raise ValueError(f"no operator is called {operator!r}; there are {', '.join(NAMES)} and pycollective.op(fn)")
-    return Resolved(NAMES.index(operator), 0, 0, operator)
+    return NAMES.index(operator)
 
 
 def _compile(function: Callable[[Any, Any], Any], name: str, dtype: str) -> Any:

@@ -47,7 +47,7 @@ def torchrun(env: Mapping[str, str], rank: int, size: int, timeout: float, job: 
 def horovod(env: Mapping[str, str], rank: int, size: int, timeout: float) -> TcpBootstrap:
     """Horovod's launchers: addresses through their server; the token is the user's."""
     token = _required_token(env, "Horovod's launcher")
-    store = HorovodStore(env, "pycollective")
+    store = HorovodStore(env)
     exchange = StoreExchange(store, rank, size, "horovod", _fresh("start"), timeout)
     meet = meet_through(exchange, env)
     return TcpBootstrap(rank, size, kind="horovod", job=store.where, token=token, meet=meet, timeout=timeout)

@@ -86,18 +86,9 @@ def detect(env: Mapping[str, str] | None = None, timeout: float | None = None) -
         from pycollective.comm.bootstrap import elastic
 
         return elastic.join(env, seconds)
-    kind = launcher(env)
-    if kind == "pycollective":
-        return _own(env, seconds)
-    if kind == "mpi":
-        return _mpi(env, seconds)
-    if kind == "horovod":
-        return _horovod(env, seconds)
-    if kind == "torchrun":
-        return _torchrun(env, seconds)
-    if kind == "slurm":
-        return _slurm(env, seconds)
-    return Alone()
+    kind = choose(env)
+    joins = {"pycollective": _own, "mpi": _mpi, "horovod": _horovod, "torchrun": _torchrun, "slurm": _slurm}
+    return joins[kind](env, seconds) if kind in joins else Alone()
 
 
 def launcher(env: Mapping[str, str]) -> str:

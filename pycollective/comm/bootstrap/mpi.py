@@ -43,7 +43,7 @@ def import_mpi() -> Any:
 
 
 class MpiBootstrap:
-    """Bootstrap over a duplicate of an MPI communicator (attribute `comm`, which the MPI rail may also use).
+    """Bootstrap over a duplicate of an MPI communicator.
 
     The constructor is collective and returns when every rank of `world` has called it. Not thread-safe.
 
@@ -59,21 +59,21 @@ class MpiBootstrap:
         self.rank, self.size = world.Get_rank(), world.Get_size()
         self._timeout, self._action = timeout, f"called pycollective.{function}()"
         _star(world, b"", timeout, self._action)  # all ranks have arrived, so the duplication below cannot hang
-        self.comm = world.Dup()
+        self._comm = world.Dup()
         self._closed = False
 
     def allgather(self, data: bytes, timeout: float | None = None) -> list[bytes]:
         """Every rank's `data`, in rank order; returns when all ranks have called it: it is a barrier."""
         if self._closed:
             raise BootstrapError("this bootstrap is closed")
-        return _star(self.comm, data, self._timeout if timeout is None else timeout, self._action)
+        return _star(self._comm, data, self._timeout if timeout is None else timeout, self._action)
 
     def close(self) -> None:
         """Free the duplicate; may be called twice, and after MPI was finalized."""
         if not self._closed:
             self._closed = True
             if not import_mpi().Is_finalized():
-                self.comm.Free()
+                self._comm.Free()
 
 
 def world_ranks_of(comm: MPI.Comm) -> tuple[int, ...]:

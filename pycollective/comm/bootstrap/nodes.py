@@ -37,9 +37,8 @@ class Nodes:
 
     def hosts_of(self, members: Sequence[int]) -> tuple[int, ...]:
         """The nodes of some ranks, in their order, numbered by first appearance; empty if it is one node."""
-        nodes = [self.of[rank] for rank in members]
-        index = {node: number for number, node in enumerate(dict.fromkeys(nodes))}
-        return tuple(index[node] for node in nodes) if len(index) > 1 else ()
+        nodes = place([self.of[rank] for rank in members], 0)
+        return nodes.of if nodes.count > 1 else ()
 
     @property
     def local_rank(self) -> int:
@@ -87,7 +86,7 @@ def machine_key() -> str:
     return _read("/proc/sys/kernel/random/boot_id") or socket.gethostname()
 
 
-def place(keys: Sequence[bytes], rank: int) -> Nodes:
+def place(keys: Sequence[object], rank: int) -> Nodes:
     """Nodes from every rank's key, in rank order."""
     index = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     return Nodes(rank, tuple(index[key] for key in keys))

@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from pycollective import settings
 from pycollective.comm.bootstrap.rendezvous import name_ranks
@@ -27,23 +27,8 @@ _MOST_BYTES = 1 << 16  # of a value
 _THEIRS = "!"  # stands for a token that rank 0 has from its environment
 
 
-class Store(Protocol):
-    """Keys without slashes, and their values."""
-
-    where: str
-    """What and where it is, for errors."""
-
-    def set(self, key: str, value: bytes) -> None:
-        """Raises OSError if the store cannot be reached."""
-        ...
-
-    def get(self, key: str, deadline: float) -> bytes | None:
-        """The value once it is set; None: not until the deadline. Raises OSError if the store cannot be reached."""
-        ...
-
-
 class TorchStore:
-    """One of torch.distributed's stores.
+    """One of torch.distributed's stores: keys without slashes, and their values.
 
     Args:
         store: it. where: for errors.
@@ -79,14 +64,14 @@ class TorchStore:
             raise OSError(str(error)) from error
 
     def set(self, key: str, value: bytes) -> None:
-        """See Store."""
+        """Raises OSError if the store cannot be reached."""
         try:
             self._store.set(key, value)
         except RuntimeError as error:
             raise OSError(str(error)) from error
 
     def get(self, key: str, deadline: float) -> bytes | None:
-        """See Store."""
+        """The value once it is set; None: not until the deadline. Raises OSError if the store cannot be reached."""
         try:
             self._store.wait([key], timedelta(seconds=max(0.01, deadline - time.monotonic())))
             return bytes(self._store.get(key))
@@ -97,20 +82,18 @@ class TorchStore:
 
 
 class HorovodStore:
-    """The HTTP server of Horovod's launchers, at HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT."""
+    """The HTTP server of Horovod's launchers, at HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT. Methods: as TorchStore's."""
 
-    def __init__(self, env: Mapping[str, str], scope: str) -> None:
+    def __init__(self, env: Mapping[str, str]) -> None:
         host, port = env["HOROVOD_GLOO_RENDEZVOUS_ADDR"], env["HOROVOD_GLOO_RENDEZVOUS_PORT"]
-        self._address, self._scope = f"{host}:{port}", scope
-        self.where = f"the server of Horovod's launcher at {host}:{port}"
+        self._address = f"{host}:{port}"
+        self.where = f"the server of Horovod's launcher at {self._address}"
 
     def set(self, key: str, value: bytes) -> None:
-        """See Store."""
         if self._ask("PUT", key, value) is None:
             raise OSError("it does not accept values")
 
     def get(self, key: str, deadline: float) -> bytes | None:
-        """See Store."""
         while (value := self._ask("GET", key)) is None and time.monotonic() < deadline:
             time.sleep(_PAUSE)
         return value
@@ -121,13 +104,16 @@ class HorovodStore:
 
         connection = http.client.HTTPConnection(self._address, timeout=10)
         try:
-            connection.request(method, f"/{self._scope}/{key}", value)
+            connection.request(method, f"/pycollective/{key}", value)
             answer = connection.getresponse()
             return answer.read(_MOST_BYTES) if answer.status == 200 else None
         except http.client.HTTPException as error:
             raise OSError(f"it is not an HTTP server ({error!r})") from error
         finally:
             connection.close()
+
+
+Store: TypeAlias = TorchStore | HorovodStore
 
 
 class StoreExchange:
@@ -204,10 +190,10 @@ class StoreExchange:
         """Nothing is open."""
 
 
-def meet_through(exchange: StoreExchange, env: Mapping[str, str]) -> Callable[[float], socket.socket | Endpoint]:
+def meet_through(exchange: StoreExchange, env: Mapping[str, str]) -> Callable[[], socket.socket | Endpoint]:
     """For `TcpBootstrap`: rank 0 listens at an address that all can reach, and publishes it."""
 
-    def meet(_deadline: float) -> socket.socket | Endpoint:
+    def meet() -> socket.socket | Endpoint:
         try:
             address = choose_address(env, exchange)
         except (ValueError, UnicodeDecodeError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-import time
 from collections.abc import Callable, Sequence
 
 from pycollective.comm.bootstrap.rendezvous import DEFAULT_TIMEOUT, Hello, Introduction, RendezvousBootstrap
@@ -24,7 +23,7 @@ class TcpBootstrap(RendezvousBootstrap):
         rank, size, kind, timeout, hint: as for RendezvousBootstrap.
         job: name of the job, the same on all ranks: a rank of another one, or of an earlier attempt, is refused.
         token: of the job, TOKEN_BYTES long.
-        meet: called with the deadline: on rank 0 a listening socket, on the others where it listens.
+        meet: called to connect: on rank 0 a listening socket, on the others where it listens.
 
     Attributes:
         token: as given.
@@ -42,14 +41,13 @@ class TcpBootstrap(RendezvousBootstrap):
         kind: str,
         job: str,
         token: bytes,
-        meet: Callable[[float], socket.socket | Endpoint],
+        meet: Callable[[], socket.socket | Endpoint],
         timeout: float = DEFAULT_TIMEOUT,
         hint: str = "",
     ) -> None:
         self.token, self._meet, self._tried = token, meet, ""
         self._places: dict[int, str] = {}
         self._purpose = digest(token, b"rendezvous\0" + job.encode())
-        self._deadline = time.monotonic() + timeout
         super().__init__(rank, size, kind=kind, timeout=timeout, hint=hint)
 
     @property
@@ -60,7 +58,7 @@ class TcpBootstrap(RendezvousBootstrap):
         return "127.0.0.1"
 
     def _listen(self) -> Lobby[Hello]:
-        listener = self._meet(self._deadline)
+        listener = self._meet()
         assert isinstance(listener, socket.socket)
         self._tried = f"; rank 0 listened at {Endpoint(socket.gethostname(), *listener.getsockname()[:2])}"
         return Lobby(listener, self._greet)
@@ -89,9 +87,10 @@ class TcpBootstrap(RendezvousBootstrap):
 
     def _connect(self, deadline: float) -> socket.socket:
         """Connect to rank 0, which may not listen yet."""
-        there = self._meet(deadline)
+        there = self._meet()
         assert isinstance(there, Endpoint)
         claim = Claim(self.rank, 0, 0, self._purpose)
+        here = f"rank {self.rank} on host {socket.gethostname()}"
         while True:
             try:
                 connection = dial(there, self.token, claim, deadline)
@@ -100,10 +99,8 @@ class TcpBootstrap(RendezvousBootstrap):
                 break
             if self._introduced(connection, deadline):
                 self._places[0] = there.host
-                here = f"rank {self.rank} on host {socket.gethostname()}"
                 self._tried = f"; {here} was connected with rank 0 on host {there.host} at {there}"
                 return connection
-        here = f"rank {self.rank} on host {socket.gethostname()}"
         hint = f"; {self._hint}" if self._hint else ""
         raise BootstrapError(f"{here} cannot reach rank 0 on host {there.host} at {there}: {reason}{hint}")
 
@@ -179,10 +176,10 @@ def resolve(host: str) -> str:
     return str(found[0][4][0])
 
 
-def meet_at(rank: int, host: str, port: int) -> Callable[[float], socket.socket | Endpoint]:
+def meet_at(rank: int, host: str, port: int) -> Callable[[], socket.socket | Endpoint]:
     """For `TcpBootstrap`: rank 0 listens at a known address."""
 
-    def meet(_deadline: float) -> socket.socket | Endpoint:
+    def meet() -> socket.socket | Endpoint:
         try:
             address = resolve(host)
         except BootstrapError as error:

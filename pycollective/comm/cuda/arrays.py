@@ -17,6 +17,9 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from pycollective.comm.arguments.arrays import numpy_dtype
 from pycollective.comm.cuda.runtime import load
 from pycollective.dtypes import DTYPES
 
@@ -182,20 +185,17 @@ def _view_of_interface(x: Any, interface: dict[str, Any], stream: int, what: str
     device = cuda.device_of(address) if not empty else cuda.current_device()
     if device is None:
         raise TypeError(f"{what} claims to be in device memory, but its address is not")
-    _wait_for_producer(interface.get("stream"), stream, device)
+    producer = interface.get("stream")  # in which the array's content may still be in progress
+    if producer is not None and (handle := 0 if producer == _LEGACY else int(producer)) != stream:
+        order(cuda, device, handle, stream)
     return View(int(address or 0), shape, _TYPESTR[kind], device, not read_only, x)
 
 
-def _wait_for_producer(producer: int | None, stream: int, device: int) -> None:
-    """The array interface names the stream in which the array's content may still be in progress."""
-    if producer is None:
-        return
-    handle = 0 if producer == _LEGACY else int(producer)
-    if handle == stream:
-        return
-    event = load().Event(device)
-    event.record(handle)
-    event.hold_back(stream)
+def order(cuda: Any, device: int, before: int, after: int) -> None:
+    """Order later work in stream `after` behind the present work in stream `before`."""
+    event = cuda.Event(device)
+    event.record(before)
+    event.hold_back(after)
 
 
 def _view_of_dlpack(x: Any, stream: int, what: str) -> View:
@@ -224,6 +224,17 @@ def fill_with_zeros(array: View, stream: int) -> None:
     load().move(array.device, [(array.address, 0, array.nbytes)], stream)
 
 
-def current_device() -> int:
-    """The number of the current device."""
-    return int(load().current_device())
+def to_host(array: View, stream: int) -> np.ndarray[Any, Any]:
+    """A flat copy in host memory."""
+    cuda = load()
+    copy = np.empty(array.count, numpy_dtype(array.dtype))
+    cuda.copy(copy.ctypes.data, array.address, copy.nbytes, stream, array.device)
+    cuda.synchronize(stream, array.device)
+    return copy
+
+
+def to_device(array: np.ndarray[Any, Any], into: View, stream: int) -> None:
+    """Copy a flat host array into a device array; returns when done."""
+    cuda = load()
+    cuda.copy(into.address, array.ctypes.data, array.nbytes, stream, into.device)
+    cuda.synchronize(stream, into.device)

@@ -33,7 +33,6 @@ class ClosedWindows:
     """
 
     def __init__(self, segment: _core.Segment, rank: int, size: int) -> None:
-        self._segment = segment
         buffer: Any = segment  # supports the buffer protocol, which stubs cannot declare before Python 3.12
         self._table = np.frombuffer(buffer, np.int64, (MOST_WINDOWS + 1) * size).reshape(MOST_WINDOWS + 1, size)
         self._rank = rank

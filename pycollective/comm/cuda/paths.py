@@ -51,15 +51,12 @@ def agree(exchange: Exchange, rank: int, size: int, device: int) -> Path:
             continue
         if not reasons:
             return Path(kind, "every pair of ranks has written and read through it")
-        found = Path(kind, "; ".join(reasons))
-        warnings.warn(f"GPU arrays go through {kind}, because {found.reason}", RuntimeWarning, stacklevel=2)
-        return found
-    found = Path(HOST, "; ".join(reasons))
-    warnings.warn(
-        f"GPU arrays are staged through host memory, which is slow, because {found.reason}",
-        RuntimeWarning,
-        stacklevel=2,
-    )
+        way = f"go through {kind}"
+        break
+    else:
+        kind, way = HOST, "are staged through host memory, which is slow"
+    found = Path(kind, "; ".join(reasons))
+    warnings.warn(f"GPU arrays {way}, because {found.reason}", RuntimeWarning, stacklevel=2)
     return found
 
 

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pycollective import _core
-from pycollective.comm.arguments.operators import NAMES as OPERATORS
-from pycollective.comm.arguments.operators import Op
+from pycollective.comm.arguments.operators import CUSTOM, Op, number_of
 from pycollective.comm.cuda.arrays import ITEMSIZE
 from pycollective.comm.cuda.signature import Signature
 from pycollective.comm.host.segments import setting
-from pycollective.comm.planner import PLACEMENTS, choose, keeps_small, label_of, schedule_for
+from pycollective.comm.planner import PLACEMENTS, ScheduleKey, choose, keeps_small, label_of, schedule_for
 from pycollective.settings import TABLE
 
 MOST_PLANS = 4096
 PLAN_BYTES = 4 << 20
+"""Bytes of device memory initially reserved for a communicator's plans."""
 _PACKET_BYTES = 8  # of data in a packet of the low-latency path: one element must fit
 _MASK = (1 << 64) - 1
 _ALIGN_BYTES = 64  # chunks of one buffer are cut at multiples of this
-
-
-def plan_bytes() -> int:
-    """Bytes of device memory initially reserved for a communicator's plans."""
-    return PLAN_BYTES
 
 
 class Planned(NamedTuple):
@@ -34,13 +29,11 @@ class Planned(NamedTuple):
         plan: the argument of `_cuda.Team.run`.
         digest: equal on ranks whose calls match.
         text: description of the call.
-        way: "low-latency" or "schedule".
     """
 
     plan: Any
     digest: int
     text: str
-    way: str
 
     def at(self, step: int) -> Planned:
         """The same, for a step of a weighted call: ranks compare it, but plans do not depend on it."""
@@ -54,25 +47,16 @@ class DevicePlanner:
         team: `_cuda.Team`.
         size: ranks of the communicator.
         ranks: those run by the team: one, or all.
+
+    Attributes:
+        plan, takes_packets: see `_PlanMaker`.
     """
 
     def __init__(self, team: Any, size: int, ranks: Sequence[int]) -> None:
         maker = _PlanMaker(team, size, ranks)  # the caches hold the maker, not this planner: no cycle keeps plans alive
-        self._plan = functools.lru_cache(maxsize=MOST_PLANS)(maker.make)
-        self._takes_packets = functools.lru_cache(maxsize=MOST_PLANS)(maker.takes_packets)
-
-    def plan(self, signature: Signature, placement: int, negotiates: bool) -> Planned:
-        """The plan of a call.
-
-        Args:
-            placement: where this rank's arrays are stored; a plan for shared arrays has the staged one as its fallback.
-            negotiates: whether the ranks agree on the placement on entry.
-        """
-        return self._plan(signature, placement, negotiates)
-
-    def takes_packets(self, signature: Signature) -> bool:
-        """Whether a call takes the low-latency path: the default topology's bits in one exchange."""
-        return self._takes_packets(signature)
+        remembered = functools.lru_cache(maxsize=MOST_PLANS)
+        self.plan: Callable[[Signature, int, bool], Planned] = remembered(maker.plan)
+        self.takes_packets: Callable[[Signature], bool] = remembered(maker.takes_packets)
 
 
 class _PlanMaker:
@@ -80,6 +64,7 @@ class _PlanMaker:
         self._team, self._size, self._ranks = team, size, ranks
 
     def takes_packets(self, s: Signature) -> bool:
+        """Whether a call takes the low-latency path: the default topology's bits in one exchange."""
         # A rank reduces what all ranks have sent.
         if s.row.prefix != "none" or s.row.weighted or ITEMSIZE[s.dtype] > _PACKET_BYTES:
             return False
@@ -91,12 +76,18 @@ class _PlanMaker:
             most = min(most, s.max_channels * self._team.low_latency_share)
         return registry.label(instance) == "direct" and s.nbytes <= most
 
-    def make(self, s: Signature, placement: int, negotiates: bool) -> Planned:
+    def plan(self, s: Signature, placement: int, negotiates: bool) -> Planned:
+        """The plan of a call.
+
+        Args:
+            placement: where this rank's arrays are stored; a plan for shared arrays has the staged one as its fallback.
+            negotiates: whether the ranks agree on the placement on entry.
+        """
         instance, _ = choose(s.collective, s.topology, s.nbytes)
         label = label_of(instance)
         if self.takes_packets(s):
             digest = s.digest(label, "packets")
-            return Planned(self._packets(s, digest), digest, s.text(label), "low-latency")
+            return Planned(self._packets(s, digest), digest, s.text(label))
         tile = setting("PYCOLLECTIVE_CUDA_TILE")  # ranks with other tiles would wait for other step counts
         digest = s.digest(label, f"schedule in tiles of {tile:.0f} bytes")
         plan = self._team.plan(
@@ -106,7 +97,7 @@ class _PlanMaker:
         text = s.text(label)
         if tile != TABLE["PYCOLLECTIVE_CUDA_TILE"].default:
             text += f", in tiles of {tile:.0f} bytes"
-        return Planned(plan, digest, text, "schedule")
+        return Planned(plan, digest, text)
 
     def _packets(self, s: Signature, digest: int) -> Any:
         exchanges = [exchange(s, rank, self._size) for rank in self._ranks]
@@ -116,34 +107,26 @@ class _PlanMaker:
         )
 
     def _arithmetic(self, s: Signature) -> dict[str, Any]:
-        number, custom = 0, None
         if isinstance(s.op, Op):
             from pycollective.comm.cuda.operators import compile_for_device
 
-            number, custom = len(OPERATORS), compile_for_device(s.op, s.dtype, self._team)
-        elif s.op in OPERATORS:
-            number = OPERATORS.index(s.op)
+            number, custom = CUSTOM, compile_for_device(s.op, s.dtype, self._team)
         else:
-            raise ValueError(
-                f"no operator is called {s.op!r}; there are {', '.join(OPERATORS)} and pycollective.op(fn)"
-            )
+            number, custom = number_of(s.op), None
         divisor = float(self._size) if s.op == "avg" else 1.0
         return {
             "op": number, "custom": custom, "prescale": s.scale[0], "divisor": divisor, "postscale": s.scale[1],
             "reduces": s.row.reduces,
         }  # fmt: skip
 
-    def _schedule(self, s: Signature, placement: int) -> Any:
+    def _compiled(self, s: Signature, placement: int) -> tuple[Any, ...]:
         from pycollective.schedule.compiler.schedule import Placement
 
         instance, small = choose(s.collective, s.topology, s.nbytes)
         rooted = s.root if s.row.rooted else None
         where = Placement[PLACEMENTS[placement]]
         small = small and keeps_small(instance, s.row.program, self._size, rooted, where)
-        return schedule_for(instance, s.row.program, self._size, rooted, where, small)
-
-    def _compiled(self, s: Signature, placement: int) -> tuple[Any, ...]:
-        schedule = self._schedule(s, placement)
+        schedule = schedule_for(ScheduleKey(instance, s.row.program, self._size, rooted, where, small))
         layout = layout_of(s, self._size, schedule.chunks)
         tables = [schedule.table(rank) for rank in self._ranks]
         return tables, layout.length, layout.input_offset, layout.output_offset

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from pycollective import _core
 from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.nccl.communicators import NcclTeam
 from pycollective.comm.cuda.nccl.rail import RailTeam
-from pycollective.comm.cuda.paths import HOST, Path
+from pycollective.comm.cuda.paths import HOST
 from pycollective.comm.cuda.planner import Planned
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.signature import uses_nccl
@@ -23,36 +24,8 @@ from pycollective.comm.host.team import part_bytes
 from pycollective.comm.request import CallRequest
 from pycollective.errors import TimeoutError
 
-
-class GpuTeam(Protocol):
-    """Executes calls on device arrays: `DeviceTeam` for ranks that are processes, `VirtualTeam` for threads,
-    `RailTeam` if the ranks are on several hosts."""
-
-    path: Path
-
-    def run(self, request: CallRequest) -> None:
-        """Enqueue a call in its stream."""
-        ...
-
-    def check(self) -> None:
-        """Raise the error, if any."""
-        ...
-
-    def note(self, planned: Planned) -> None:
-        """Compare a call, to be executed by NCCL, with the peers'."""
-        ...
-
-    def locate(self, address: int, nbytes: int) -> tuple[int, int] | None:
-        """The window that contains the memory, and the offset in it; None if none does."""
-        ...
-
-    def empty(self, number: int, shape: tuple[int, ...], dtype: str) -> Any:
-        """Collective: an array in a window."""
-        ...
-
-    def close(self) -> None:
-        """The communicator was freed."""
-        ...
+GpuTeam: TypeAlias = DeviceTeam | VirtualTeam | RailTeam
+"""Executes calls on device arrays: of ranks that are processes, that are threads, or that are on several hosts."""
 
 
 class StreamWork:
@@ -100,6 +73,7 @@ class GpuSide:
         self.device = device
         self._host, self._staged = host, StagedCalls(host, device)
         self._nccl: NcclTeam | None = None
+        self._note: Callable[[Planned], None] | None = None  # only processes of one host compare NCCL's calls
         self._team: GpuTeam
         if host.group.nodes.count > 1:
             self._nccl = NcclTeam(host, device)
@@ -107,7 +81,8 @@ class GpuSide:
         elif host.group.threads and host.group.size > 1:
             self._team = VirtualTeam(host, device)
         else:
-            self._team = DeviceTeam(host, device)
+            self._team = team = DeviceTeam(host, device)
+            self._note = team.note
         self.path = self._team.path
 
     def run(self, request: CallRequest) -> None:
@@ -130,7 +105,7 @@ class GpuSide:
             )
         if uses_nccl(request):
             if self._nccl is None:
-                self._nccl = NcclTeam(self._host, self.device, self._team.note)
+                self._nccl = NcclTeam(self._host, self.device, self._note)
             return self._nccl
         return self._staged if self.path.kind == HOST else self._team
 
@@ -147,7 +122,6 @@ class GpuSide:
         return self._team.empty(self._host.window_number(shape, name), shape, name)
 
     def locate(self, address: int, nbytes: int) -> tuple[int, int] | None:
-        """The window that contains the memory, and the offset in it; None if none does."""
         return self._team.locate(address, nbytes)
 
     def describe(self) -> str:

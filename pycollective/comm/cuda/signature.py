@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pycollective import _core
-from pycollective.comm.arguments.factors import Factors
 from pycollective.comm.arguments.operators import Op
 from pycollective.comm.cuda.arrays import ITEMSIZE, View
 from pycollective.comm.planner import NCCL, default_text
 from pycollective.comm.request import CallRequest
 from pycollective.schedule.collectives import CALLS, PRIMARY, Collective
+
+
+class Factors(tuple[float, float]):
+    """The factors on each contribution and on the result: part of a plan's key, on which ranks must agree.
+
+    Compared by their bits: NaN equals itself and 0.0 differs from -0.0, as in the core.
+    """
+
+    __slots__ = ()
+
+    def _bits(self) -> bytes:
+        return struct.pack("2d", *self)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, tuple) and len(other) == 2 and self._bits() == struct.pack("2d", *other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self._bits())
+
 
 UNSCALED = Factors((1.0, 1.0))
 

@@ -23,16 +23,15 @@ from pycollective.comm.cuda.deferred_free import (
     is_waiting,
     table_bytes,
 )
-from pycollective.comm.cuda.faults import raise_mismatch, report_fault
 from pycollective.comm.cuda.paths import HOST, Path, agree
-from pycollective.comm.cuda.planner import DevicePlanner, Planned, plan_bytes
+from pycollective.comm.cuda.planner import PLAN_BYTES, DevicePlanner, Planned
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.signature import for_core, sign
 from pycollective.comm.cuda.watch import watch
 from pycollective.comm.cuda.windows import DeviceWindow, share, share_locally
 from pycollective.comm.host.segments import setting
 from pycollective.comm.request import CallRequest
-from pycollective.errors import CommunicatorError, Error
+from pycollective.errors import CommunicatorError, Error, MismatchError, TimeoutError
 
 
 class DeviceTeam:
@@ -51,7 +50,10 @@ class DeviceTeam:
         self._host, self.device = host, device
         exchange, rank, size = host.exchange, host.group.rank, host.group.size
         self._rank = rank
-        _refuse_too_many(size, cuda.MOST_RANKS)
+        if size > (most := cuda.MOST_RANKS):
+            raise CommunicatorError(
+                f"at most {most} ranks of a host can share GPU memory; this communicator has {size}"
+            )
         self.path = agree(exchange, rank, size, device) if size > 1 else Path("local", "there is one rank")
         self._windows = 0
         self._freed = False
@@ -73,7 +75,7 @@ class DeviceTeam:
         self._mailboxes = self._share(nbytes)
         shared = gpus.count(mine["gpu"]) > 1
         self._team = cuda.Team(
-            device, size, rank, 1, list(self._mailboxes.bases), channels, scratch, shared, plan_bytes()
+            device, size, rank, 1, list(self._mailboxes.bases), channels, scratch, shared, PLAN_BYTES
         )
         self._planner = DevicePlanner(self._team, size, [rank])
         self._ledger = _core.Ledger(self._shared(_core.Ledger.segment_bytes(size)), rank, size)
@@ -128,12 +130,16 @@ class DeviceTeam:
         if self._works():
             other = self._ledger.note(planned.digest, planned.text)
             if other >= 0:
-                raise_mismatch(self._host, self._team, self._ledger, planned, other)
+                theirs = self._ledger.counterpart(other)
+                text = f"rank {self._rank} calls {planned.text}, rank {other} calls {theirs}"
+                self._host.fail(MismatchError(text), other)
+                self._team.abort()
+                self._host.check()
 
     def check(self) -> None:
         """Raise the error, if any, of calls that are in progress or have completed."""
-        if self._works() and not self._host.poisoned:
-            report_fault(self._host, self._team, self._ledger)
+        if self._works() and not self._host.team.poisoned:
+            self._report_fault()
         self._host.check()
 
     def close(self) -> None:
@@ -167,7 +173,31 @@ class DeviceTeam:
         """Called by the watcher: report a kernel's fault to all ranks."""
         with self._freeing:
             if self._works():
-                report_fault(self._host, self._team, self._ledger)
+                self._report_fault()
+
+    def _report_fault(self) -> None:
+        """If a kernel has aborted, poison the communicator: every rank's next call raises."""
+        host, team, ledger = self._host, self._team, self._ledger
+        found = team.fault()
+        if found is None or host.team.poisoned:
+            return
+        kind, rank, peer, _, expected, seen = found
+        if kind == "mismatch":
+            mine = ledger.text(rank, expected) or "another call"
+            theirs = ledger.text(peer, seen) or "another call"
+            host.fail(MismatchError(f"rank {rank} calls {mine}, rank {peer} calls {theirs}"), peer)
+        elif kind == "dropped":
+            call = ledger.text(rank, expected) or "a call"
+            text = f"rank {peer} uses a window in {call} whose array rank {rank} has dropped"
+            host.fail(MismatchError(f"{text}: keep the arrays of comm.empty on all ranks while one uses them"), peer)
+        elif kind == "timeout":
+            made = [ledger.calls(r) for r in range(host.group.size)]
+            if (
+                min(made) < made[rank]
+            ):  # the rank with the fewest calls is the cause, even if the kernel waited for another
+                peer = made.index(min(made))
+            host.fail(TimeoutError(f"rank {rank} has waited on its GPU for rank {peer} until the deadline"), peer)
+        team.abort()
 
     def locate(self, address: int, nbytes: int) -> tuple[int, int] | None:
         """The window that contains the memory, and the offset in it; None if none does."""
@@ -236,8 +266,3 @@ def _agree_on_channels(gpus: list[str], most: list[list[int]]) -> int:
         max(each[gpus.count(gpu) - 1], 1) if each[min(1, gpus.count(gpu) - 1)] else 0
         for gpu, each in zip(gpus, most, strict=True)
     )
-
-
-def _refuse_too_many(size: int, most: int) -> None:
-    if size > most:
-        raise CommunicatorError(f"at most {most} ranks of a host can share GPU memory; this communicator has {size}")

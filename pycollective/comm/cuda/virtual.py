@@ -13,9 +13,9 @@ from typing import Any
 
 from pycollective import _core
 from pycollective.comm.backend import HostBackend
-from pycollective.comm.cuda.arrays import allocate
+from pycollective.comm.cuda.arrays import allocate, order
 from pycollective.comm.cuda.paths import Path
-from pycollective.comm.cuda.planner import DevicePlanner, Planned, plan_bytes
+from pycollective.comm.cuda.planner import PLAN_BYTES, DevicePlanner, Planned
 from pycollective.comm.cuda.runtime import device_number, load
 from pycollective.comm.cuda.signature import for_core, sign
 from pycollective.comm.cuda.windows import share_locally
@@ -59,7 +59,7 @@ class VirtualWorld:
         channels = require_room(size, device)
         scratch = int(setting("PYCOLLECTIVE_CUDA_SCRATCH"))
         self._mailboxes = share_locally(size, cuda.Team.mailbox_bytes(size, channels, scratch), device)
-        self.team = cuda.Team(device, size, 0, size, list(self._mailboxes.bases), channels, scratch, True, plan_bytes())
+        self.team = cuda.Team(device, size, 0, size, list(self._mailboxes.bases), channels, scratch, True, PLAN_BYTES)
         self.planner = DevicePlanner(self.team, size, range(size))
         self.channels = channels
 
@@ -174,7 +174,7 @@ class VirtualTeam:
             Any other error of the call, on every rank.
         """
         self.check()
-        if self._host.closed:
+        if self._host.team.closed:
             raise CommunicatorError("the communicator was freed")
         meeting = self._meeting
         with meeting.changed:
@@ -195,10 +195,10 @@ class VirtualTeam:
         meeting.outcome = None
         try:
             for other in others:
-                _order(cuda, self.device, other, stream)
+                order(cuda, self.device, other, stream)
             meeting.world.run(requests, stream)
             for other in others:
-                _order(cuda, self.device, stream, other)
+                order(cuda, self.device, stream, other)
         except MismatchError as error:
             self._host.fail(error, self._rank)
             meeting.outcome = error
@@ -223,25 +223,16 @@ class VirtualTeam:
                 self._host.check()
 
     def check(self) -> None:
-        """Raise the error, if any, of calls that are in progress or have completed."""
         assert self._meeting.world is not None
         found = self._meeting.world.team.fault()
-        if found is not None and not self._host.poisoned:
+        if found is not None and not self._host.team.poisoned:
             kind, rank, peer, *_ = found
             self._host.fail(TimeoutError(f"{kind} on the GPU: rank {rank} waited for rank {peer}"), peer)
         self._host.check()
 
-    def note(self, planned: Planned) -> None:
-        """NCCL is not for ranks that are threads."""
-
     def locate(self, address: int, nbytes: int) -> None:
         """None: all memory is equivalent to a window, without common offsets."""
         return None
-
-    def abort(self) -> None:
-        """Abort the kernels in flight."""
-        if self._meeting.world is not None:
-            self._meeting.world.team.abort()
 
     def close(self) -> None:
         """The communicator was freed; the memory is freed with the last rank."""
@@ -249,10 +240,3 @@ class VirtualTeam:
     def empty(self, number: int, shape: tuple[int, ...], dtype: str) -> Any:
         """A DeviceArray: on one GPU all memory is equivalent to a window."""
         return allocate(shape, dtype, self.device)
-
-
-def _order(cuda: Any, device: int, before: int, after: int) -> None:
-    """Order later work in stream `after` behind the present work in stream `before`."""
-    event = cuda.Event(device)
-    event.record(before)
-    event.hold_back(after)

@@ -35,13 +35,13 @@ def _serve(host_of: weakref.ref[HostBackend], watched_of: weakref.ref[Watched]) 
     while True:
         time.sleep(SECONDS)
         host, watched = host_of(), watched_of()
-        if host is None or watched is None or host.closed:
+        if host is None or watched is None or host.team.closed:
             return
         watched.look()
         lost = host.lost_peer()
         if lost is not None:
             host.fail(PeerLostError(f"the process of rank {lost} is gone", lost))
-        if host.poisoned:
+        if host.team.poisoned:
             watched.abort()
             return
         del host, watched

@@ -34,14 +34,12 @@ class DeviceWindow:
     Attributes:
         bases: the address of every rank's part in this process, in rank order.
         nbytes: of a part.
-        kind: "cuda-ipc", "cuda-vmm", or "local": all ranks are in this process.
         device: this rank's.
         memory: what keeps the addresses valid, in rank order; empty after release.
     """
 
     bases: tuple[int, ...]
     nbytes: int
-    kind: str
     device: int
     memory: list[Any]
 
@@ -75,7 +73,7 @@ def share_locally(size: int, nbytes: int, device: int) -> DeviceWindow:
     """The same for ranks as threads of this process, on one device."""
     cuda = load()
     parts = [cuda.allocate_plain(device, nbytes) for _ in range(size)]
-    return DeviceWindow(tuple(part.address for part in parts), nbytes, "local", device, parts)
+    return DeviceWindow(tuple(part.address for part in parts), nbytes, device, parts)
 
 
 def _share_ipc(exchange: Exchange, rank: int, size: int, nbytes: int, device: int) -> DeviceWindow:
@@ -92,7 +90,7 @@ def _share_ipc(exchange: Exchange, rank: int, size: int, nbytes: int, device: in
         return [mine if r == rank else cuda.open_ipc(device, handles[r], nbytes) for r in range(size)]
 
     parts, _ = _all_or_none(exchange, open_all, lambda _: b"", "open a peer's CUDA IPC handle")
-    return DeviceWindow(tuple(part.address for part in parts), nbytes, IPC, device, parts)
+    return DeviceWindow(tuple(part.address for part in parts), nbytes, device, parts)
 
 
 def _share_vmm(exchange: Exchange, rank: int, size: int, nbytes: int, device: int) -> DeviceWindow:
@@ -121,7 +119,7 @@ def _share_vmm(exchange: Exchange, rank: int, size: int, nbytes: int, device: in
         listener.close()
         if descriptor >= 0:
             os.close(descriptor)
-    return DeviceWindow(tuple(part.address for part in parts), nbytes, VMM, device, parts)
+    return DeviceWindow(tuple(part.address for part in parts), nbytes, device, parts)
 
 
 def _import_all(

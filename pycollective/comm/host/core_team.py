@@ -46,39 +46,28 @@ def make_team(
         ucx: connected with those ranks, instead of the connections for collectives.
         own_cores: whether every rank, on every host, has a core of its own.
     """
-    if others:
-        planner = Planner(group.rank, group.size, hosts=group.nodes.of, own_cores=own_cores)
-        return _team_of_hosts(segment, group, scratch, others, hosts, ucx, planner)
-    planner = Planner(group.rank, group.size)
+    planner = Planner(group.rank, group.size, group.nodes.of if others else (), own_cores)
     world = list(group.world_ranks)
-    team = _core.Team(segment, group.rank, group.size, scratch, world, group.name, group.threads, planner)
+    arguments = (segment, group.rank, group.size, scratch, world, group.name, group.threads, planner)
+    if others:
+        team = _core.Team(*arguments, list(group.nodes.ranks()), _descriptors(others, ucx), ucx)
+        team.watch_hosts([address for address, _ in hosts], [name for _, name in hosts], list(group.nodes.of))
+        return team
+    team = _core.Team(*arguments)
     # Tables are passed as memfds, which no signal can leave behind: where these do not work, every rank compiles.
     if _shares(group.size, group.threads) and segment.token().startswith("memfd:"):
         offset = _aligned(_core.Team.segment_bytes(group.size, scratch))
-        planner.shared = HostTables(_core.TableDirectory(team, offset), group.size)
+        planner.load = HostTables(_core.TableDirectory(team, offset), group.size).load
     return team
 
 
-def _team_of_hosts(
-    segment: _core.Segment,
-    group: Group,
-    scratch: int,
-    others: Sockets,
-    hosts: Sequence[Host],
-    ucx: _core.UcxWorker | None,
-    planner: Planner,
-) -> _core.Team:
+def _descriptors(others: Sockets, ucx: _core.UcxWorker | None) -> list[tuple[int, tuple[int, int, int]]]:
     descriptors = []
     for rank, (data, control, messages) in others.items():
         if ucx is not None:
             data.close()
         descriptors.append((rank, (data.detach(), control.detach(), messages.detach())))
-    team = _core.Team(
-        segment, group.rank, group.size, scratch, list(group.world_ranks), group.name, group.threads, planner,
-        list(group.nodes.ranks()), descriptors, ucx,
-    )  # fmt: skip
-    team.watch_hosts([address for address, _ in hosts], [name for _, name in hosts], list(group.nodes.of))
-    return team
+    return descriptors
 
 
 def _shares(size: int, threads: bool) -> bool:

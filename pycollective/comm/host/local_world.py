@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pycollective import _core, checks, settings
-from pycollective.comm.bootstrap.nodes import Nodes
+from pycollective.comm.bootstrap.nodes import Nodes, place
 from pycollective.comm.communicator import Communicator
 from pycollective.comm.group import Group
-from pycollective.comm.host.core_team import make_team, segment_bytes, set_patience
+from pycollective.comm.host.core_team import make_team, segment_bytes
 from pycollective.comm.host.cores import are_enough, cpu_quota, usable_cores
 from pycollective.comm.host.segments import scratch_bytes
 from pycollective.comm.host.team import HostTeam
@@ -109,7 +109,9 @@ class _World(Generic[_Result]):
         own_cores = are_enough([usable_cores()] * size, cpu_quota())
         self.network: VirtualNetwork | None = None
         if max(hosts) == 0:
-            backends = _on_one_host(self.groups, own_cores)
+            scratch = scratch_bytes()
+            segment = _core.Segment.create("local", segment_bytes(size, scratch, threads=True))
+            backends = [HostTeam(make_team(segment, group, scratch), group, own_cores) for group in self.groups]
         else:
             from pycollective.comm.hosts.virtual import VirtualNetwork
 
@@ -132,7 +134,9 @@ class _World(Generic[_Result]):
     def interrupt(self, threads: list[threading.Thread]) -> None:
         """End the ranks that still run, and wait briefly for them."""
         self.interrupted = True
-        self._lose("the run was interrupted")
+        for group in self.groups:
+            for comm in _all_of(group):
+                comm.backend.fail(PeerLostError("the run was interrupted", comm.rank))
         deadline = time.monotonic() + _GRACE
         left, untold = len(threads), threads
         while left > 0 and (now := time.monotonic()) < deadline:
@@ -140,12 +144,6 @@ class _World(Generic[_Result]):
             with contextlib.suppress(queue.Empty):
                 self.ended.get(timeout=min(deadline - now, _RETRY if untold else _GRACE))
                 left -= 1
-
-    def _lose(self, text: str) -> None:
-        """Make every rank's waits fail, in all communicators of this world."""
-        for group in self.groups:
-            for comm in _all_of(group):
-                comm.backend.fail(PeerLostError(text, comm.rank))
 
     def _serve(self, rank: int, function: Callable[[Communicator], _Result]) -> None:
         own = self.groups[rank].relatives  # in which the others may wait
@@ -164,24 +162,12 @@ class _World(Generic[_Result]):
                 comm.free()
 
 
-def _on_one_host(groups: Sequence[Group], own_cores: bool) -> list[HostTeam]:
-    scratch = scratch_bytes()
-    segment = _core.Segment.create("local", segment_bytes(len(groups), scratch, threads=True))
-    made = []
-    for group in groups:
-        team = make_team(segment, group, scratch)
-        set_patience(team, own_cores)
-        made.append(HostTeam(team, group, own_cores))
-    return made
-
-
 def _checked_hosts(hosts: Sequence[int], size: int) -> tuple[int, ...]:
     """The host of every rank, numbered by first appearance."""
     given = checks.integers(hosts, "hosts") or [0] * size
     if len(given) != size:
         raise ValueError(f"hosts: one number for each of {size} ranks, not {len(given)}")
-    numbers = {host: number for number, host in enumerate(dict.fromkeys(given))}
-    return tuple(numbers[host] for host in given)
+    return place(given, 0).of
 
 
 def _all_of(group: Group) -> list[Communicator]:

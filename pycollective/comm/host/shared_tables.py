@@ -22,7 +22,7 @@ tables, in bytes from the first one, as 64-bit numbers; then the tables."""
 
 
 class HostTables:
-    """The schedules of one communicator. A SharedTables.
+    """The schedules of one communicator.
 
     Args:
         directory: the communicator's.
@@ -34,6 +34,7 @@ class HostTables:
         self._unread: dict[int, _core.Segment] = {}  # made here, by number; some ranks have not read them yet
 
     def load(self, key: ScheduleKey, rank: int) -> LoadedSchedule:
+        """See Planner."""
         number = key_digest(key)
         self._drop_read()
         found = self._directory.acquire(number)
@@ -95,7 +96,7 @@ def write_tables(number: int, key: ScheduleKey) -> _core.Segment:
         OSError: memory cannot be shared.
         Exception: see `schedule_for`.
     """
-    schedule = schedule_for(*key)
+    schedule = schedule_for(key)
     tables = [schedule.table(rank).tobytes() for rank in range(schedule.size)]
     ends = array("Q", itertools.accumulate(map(len, tables)))
     content = b"".join((_HEAD.pack(number, program_digest(key)), ends.tobytes(), *tables))

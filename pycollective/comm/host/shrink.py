@@ -28,8 +28,6 @@ def shrink(team: _core.Team, group: Group, timeout: float) -> tuple[_core.Team, 
     Returns:
         the core's part of the new communicator, and its members' ranks in this one.
     """
-    if not timeout >= 0:
-        raise ValueError(f"timeout must be a number of seconds, 0 or more, not {timeout}")
     team.require_open()
     deadline = time.monotonic() + timeout
     mine = team.survivor(group.rank)

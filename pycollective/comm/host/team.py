@@ -42,7 +42,8 @@ class HostTeam:
 
     network: Network | None = None
 
-    def __init__(self, team: _core.Team, group: Group, own_cores: bool = True) -> None:
+    def __init__(self, team: _core.Team, group: Group, own_cores: bool) -> None:
+        set_patience(team, own_cores)
         self.team, self.group, self.own_cores = team, group, own_cores
         self.outgoing: dict[int, _core.Team] = {}
         self.incoming: dict[int, _core.Team] = {}
@@ -98,28 +99,19 @@ class HostTeam:
         number = self.window_number(shape, str(dtype))
         unit = _HUGE_PAGE if nbytes >= _HUGE_PAGE else _PAGE
         stride = max(unit, -(-nbytes // unit) * unit)
-        segment = self._share_parts(stride)
+        here = self.group.nodes.ranks()
+        segment = self._share_here(here, stride * len(here))  # a part for each rank of the host
         window: _core.Window = self.team.window(segment, number, stride, stride)
         return window.array(dtype, list(shape))
 
     def window_number(self, shape: tuple[int, ...], dtype: str) -> int:
-        self.require_turn()  # before taking a number, so that numbers agree on all ranks
+        self.team.require_turn()  # before taking a number, so that numbers agree on all ranks
         number = next(self._windows)
         self.exchange(b"", f"empty({shape}, {dtype}), window {number}")
         return number
 
     def share(self, nbytes: int) -> _core.Segment | None:
-        """Collective: a zero-filled segment of shared memory; None if the ranks share none.
-
-        Raises:
-            CommunicatorError: no kind of shared memory works; gives the reason for each.
-        """
         return self._share_here(range(self.group.size), nbytes)
-
-    def _share_parts(self, nbytes: int) -> _core.Segment:
-        """Collective: a segment of each host, with so many bytes for each of its ranks."""
-        here = self.group.nodes.ranks()
-        return self._share_here(here, nbytes * len(here))
 
     def _share_here(self, members: Sequence[int], nbytes: int) -> _core.Segment:
         segment = share_segment(self.exchange, self.group.rank, members, nbytes, self.group.threads)
@@ -128,37 +120,21 @@ class HostTeam:
 
     # -- other groups of ranks -----------------------------------------------------------------------------------------
 
-    def split(self, members: Sequence[int], color: int | None, key: int, name: str) -> HostTeam | None:
+    def split(self, members: Sequence[int], name: str) -> HostTeam | None:
         part = self.group.part(members, name) if members else None
         return connect(self.exchange, self.group.rank, members, part, self.group.threads, self.own_cores)
 
     def shrink(self, timeout: float) -> HostTeam:
         team, members = shrink(self.team, self.group, timeout)
-        set_patience(team, self.own_cores)
         return HostTeam(team, self.group.part(members, f"{self.group.name}/shrunk"), self.own_cores)
 
     # -- errors and shutdown -------------------------------------------------------------------------------------------
-
-    @property
-    def shares_memory(self) -> bool:
-        return not self.team.spans_hosts
-
-    @property
-    def poisoned(self) -> bool:
-        return self.team.poisoned
-
-    @property
-    def closed(self) -> bool:
-        return self.team.closed
-
-    def require_turn(self) -> None:
-        self.team.require_turn()
 
     def check(self) -> None:
         self.team.require_sound()
 
     def fail(self, error: Error, culprit: int = -1) -> None:
-        if self.poisoned:
+        if self.team.poisoned:
             return
         text = str(error)
         if isinstance(error, PeerLostError):
@@ -171,7 +147,6 @@ class HostTeam:
             self.team.give_up(text)
 
     def fail_all(self, error: Error) -> None:
-        """End the communicator, and the messages between its ranks."""
         for team in (self.team, *self.outgoing.values(), *self.incoming.values()):
             team.give_up(str(error))
 
@@ -180,12 +155,6 @@ class HostTeam:
             if rank != self.group.rank and self.team.gone(rank) and not self.team.departed(rank):
                 return rank
         return None
-
-    def is_gone(self, rank: int) -> bool:
-        return self.team.gone(rank)
-
-    def has_departed(self, rank: int) -> bool:
-        return self.team.departed(rank)
 
     def close(self) -> None:
         for channel in (*self.outgoing.values(), *self.incoming.values()):
@@ -232,7 +201,6 @@ def connect(
     if team is None or group is None:
         return None
     team.watch_peers()
-    set_patience(team, own_cores)
     return HostTeam(team, group, own_cores)
 
 
@@ -240,10 +208,8 @@ def part_bytes(shape: tuple[int, ...], itemsize: int, size: int) -> int:
     """Bytes of each rank's part of a window.
 
     Raises:
-        ValueError: a negative extent. CommunicatorError: more bytes than can be mapped.
+        CommunicatorError: more bytes than can be mapped.
     """
-    if min(shape, default=0) < 0:
-        raise ValueError(f"an array has no shape {shape}")
     nbytes = math.prod(shape) * itemsize
     if nbytes * size > MOST_WINDOW_BYTES:
         raise CommunicatorError(f"{nbytes} bytes for each of {size} ranks are more than can be mapped")

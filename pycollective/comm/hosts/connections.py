@@ -33,15 +33,17 @@ _LOOK_SECONDS = 0.1  # another thread may have accepted a connection meant for t
 _SHOWN = 4  # unreachable peers listed in an error
 
 
-class _Caller:
-    """A connection that has been accepted; afterwards its claim can be read and a verdict sent."""
+class _Caller(AcceptingEnd):
+    """A connection that has been accepted: a lobby.Newcomer, which a verdict is sent to later."""
 
-    def __init__(self, token: bytes) -> None:
-        self.end, self.claim = AcceptingEnd(token), Claim(0, 0, 0, b"")
+    def __init__(self, token: bytes, peer: socket.socket) -> None:
+        super().__init__(token)
+        self.claim = Claim(0, 0, 0, b"")
+        self.send_challenge(peer)
 
     def advance(self, peer: socket.socket) -> _Caller | None:
         """Itself, once it has proved that it knows the token."""
-        claim = self.end.read_claim(peer)
+        claim = self.read_claim(peer)
         if claim is None:
             return None
         self.claim = claim
@@ -61,14 +63,14 @@ class Listener:
         BootstrapError: the address cannot be bound.
     """
 
-    def __init__(self, address: str, token: bytes, host: str = "") -> None:
+    def __init__(self, address: str, token: bytes, host: str) -> None:
         self.token = token
         self._lock = threading.Lock()
         self._kept: dict[socket.socket, _Caller] = {}  # in the order of arrival
         listener = listen(address)
         self.address: tuple[str, int] = listener.getsockname()[:2]
-        self.endpoint = Endpoint(_name(host), *self.address)
-        self._lobby: Lobby[_Caller] = Lobby(listener, functools.partial(_greet, token))
+        self.endpoint = Endpoint(host, *self.address)
+        self._lobby: Lobby[_Caller] = Lobby(listener, functools.partial(_Caller, token))
         # With the last communicator that uses it, not when garbage is collected: nothing here refers to this object.
         weakref.finalize(self, self._lobby.close).atexit = False
 
@@ -101,12 +103,6 @@ class Listener:
                 peer.close()
             self._kept.clear()
             self._lobby.close()
-
-
-def _greet(token: bytes, peer: socket.socket) -> _Caller:
-    caller = _Caller(token)
-    caller.end.send_challenge(peer)
-    return caller
 
 
 def connect_all(
@@ -247,7 +243,7 @@ class Meeting:
 
     def _judge(self, peer: socket.socket, caller: _Caller, verdict: int) -> bool:
         try:
-            caller.end.send_verdict(peer, verdict)
+            caller.send_verdict(peer, verdict)
         except OSError:  # it has closed; if its process lives, it dials again
             return False
         return True
@@ -300,7 +296,3 @@ def _origin(peer: socket.socket) -> str:
     with contextlib.suppress(OSError):
         return str(peer.getpeername()[0])
     return "a host that has gone"
-
-
-def _name(host: str) -> str:
-    return host or socket.gethostname()

@@ -28,10 +28,12 @@ _GRACE = 2.0
 class ControlChannel:
     """For one thread at a time. After a fault, every call raises it."""
 
-    def __init__(self, backend: HostBackend) -> None:
-        """`backend`: a communicator without other users."""
-        self._backend = backend
-        self.rank, self.size = backend.group.rank, backend.group.size
+    def __init__(self, backend: HostBackend, purpose: str) -> None:
+        """Collective. `backend`: of the same ranks; the channel uses another one, named after its purpose."""
+        group = backend.group
+        own = backend.split(range(group.size), f"{group.name}/{purpose}")
+        assert own is not None  # every rank is a member
+        self._backend, self.rank, self.size = own, group.rank, group.size
 
     def exchange(
         self, data: bytes, seconds: float, meanwhile: Callable[[Sequence[int]], None] = lambda silent: None
@@ -47,16 +49,12 @@ class ControlChannel:
             TimeoutError: ranks were silent for `seconds`; names them, on all ranks.
             PeerLostError: a rank's process has ended. Error: reported by another rank.
         """
-        self.check()
+        self._backend.check()  # raises the error reported by another rank, if any
         try:
             return (self._serve if self.rank == 0 else self._ask)(data, seconds, meanwhile)
         except Error as error:
             self.tell(error)
             raise
-
-    def check(self) -> None:
-        """Raise the error reported by another rank, if any."""
-        self._backend.check()
 
     def tell(self, error: Error) -> None:
         """Make all other ranks raise this at their next check: this rank stops."""
@@ -84,7 +82,7 @@ class ControlChannel:
 
     def _await(
         self,
-        messages: Mapping[int, _Incoming | _Outgoing],
+        messages: Mapping[int, _Transfer],
         seconds: float,
         meanwhile: Callable[[Sequence[int]], None],
     ) -> None:
@@ -110,7 +108,7 @@ class _Transfer:
         request = CallRequest("recv" if x is None else "send", x, out, root=self._peer, timeout=self._seconds)
         self._handles.append(self._backend.start(request))
 
-    def _complete(self, seconds: float) -> bool:
+    def advance(self, seconds: float) -> bool:
         """Whether all parts have completed, after waiting for up to `seconds`."""
         while self._handles:
             handle = self._handles[0]
@@ -136,10 +134,6 @@ class _Outgoing(_Transfer):
         if len(whole) > _FRAME:
             self._start(whole[_FRAME:].copy(), None)
 
-    def advance(self, seconds: float) -> bool:
-        """Whether the message has been sent, after waiting for up to `seconds`."""
-        return self._complete(seconds)
-
 
 class _Incoming(_Transfer):
     def __init__(self, backend: HostBackend, peer: int, seconds: float) -> None:
@@ -150,7 +144,7 @@ class _Incoming(_Transfer):
 
     def advance(self, seconds: float) -> bool:
         """Whether the message has arrived, after waiting for up to `seconds`."""
-        if not self._complete(seconds):
+        if not super().advance(seconds):
             return False
         if self._length < 0:
             self._length = int.from_bytes(self._frame[:LENGTH_BYTES].tobytes(), "little")
@@ -160,7 +154,7 @@ class _Incoming(_Transfer):
             if missing > 0:
                 self._rest = np.empty(missing, np.uint8)
                 self._start(None, self._rest)
-                return self._complete(seconds)
+                return super().advance(seconds)
         return True
 
     @property

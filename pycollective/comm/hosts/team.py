@@ -25,7 +25,6 @@ from pycollective.comm.host.core_team import (
     Sockets,
     make_team,
     segment_bytes,
-    set_patience,
 )
 from pycollective.comm.host.cores import are_enough, cpu_quota, usable_cores
 from pycollective.comm.host.segments import Exchange, scratch_bytes, setting, share_segment
@@ -87,7 +86,7 @@ class HostsTeam(HostTeam):
 
     # -- other groups of ranks -----------------------------------------------------------------------------------------
 
-    def split(self, members: Sequence[int], color: int | None, key: int, name: str) -> HostTeam | None:
+    def split(self, members: Sequence[int], name: str) -> HostTeam | None:
         part = self.group.part(members, name) if members else None
         return connect(self.exchange, self.group.rank, members, part, self._own_network())
 
@@ -112,7 +111,7 @@ class HostsTeam(HostTeam):
     # -- shutdown ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        if self.poisoned:
+        if self.team.poisoned:
             mpi_exit.note_fault()
         super().close()
         self.network = None  # its port is closed with the last communicator, not when this object is collected
@@ -183,7 +182,6 @@ def connect(
             segment, group, int(chosen["scratch"]), others, [(each.address, each.host) for each in endpoints], worker,
             everywhere,
         )  # fmt: skip
-        set_patience(team, here)
         windows, staged, between_hosts = chosen["tiles"]
         team.tile_bytes = (between_hosts, between_hosts) if others else (windows, staged)
         made = HostsTeam(team, group, here, everywhere, contacts, over) if others else HostTeam(team, group, here)

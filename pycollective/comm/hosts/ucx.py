@@ -24,7 +24,7 @@ from pycollective.comm.hosts.connections import has_ended
 from pycollective.errors import BootstrapError
 
 SETTING = "PYCOLLECTIVE_LINK"
-AUTO, TCP, UCX, UCX_SHM = "auto", "tcp", "ucx", "ucx-shm"
+AUTO, UCX, UCX_SHM = "auto", "ucx", "ucx-shm"
 RDMA, SOCKETS, SHARED_MEMORY = "RDMA", "TCP", "shared memory"
 """What UCX's messages go over. Only with TCP a port is opened."""
 

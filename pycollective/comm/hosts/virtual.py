@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pycollective import _core
 from pycollective.comm.bootstrap.sockets.interfaces import LOOPBACK
 from pycollective.comm.group import Group
-from pycollective.comm.host.core_team import LANES, make_team, segment_bytes, set_patience
+from pycollective.comm.host.core_team import LANES, make_team, segment_bytes
 from pycollective.comm.host.segments import scratch_bytes, setting
 from pycollective.comm.host.team import HostTeam
 from pycollective.comm.hosts import ucx
@@ -54,7 +54,6 @@ class VirtualNetwork:
             team = make_team(segments[group.nodes.node], group, scratch, sockets, names, worker, own_cores)
             tile = setting("PYCOLLECTIVE_HOSTS_TILE")
             team.tile_bytes = (tile, tile)
-            set_patience(team, own_cores)
             made.append(HostsTeam(team, group, own_cores, own_cores, Contacts(network, endpoints, name), over))
         return made
 

@@ -26,7 +26,7 @@ class Health:
         """The same; also raises PeerLostError for a rank whose process has exited."""
         self.require_sound()
         for rank in range(self._backend.group.size):
-            if rank != self._backend.group.rank and self._backend.is_gone(rank):
+            if rank != self._backend.group.rank and self._backend.team.gone(rank):
                 raise PeerLostError(f"rank {rank} is gone (its process has ended)", rank)
 
     def give_up(self, error: Error) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 import pycollective
 from pycollective import _core
-from pycollective.comm.arguments.factors import Factors
 from pycollective.comm.communicator import Communicator
+from pycollective.comm.cuda.signature import Factors
 
 TIMEOUT = 0.3
 
@@ -275,14 +275,14 @@ def test_invalid_dlpack_shapes_are_refused() -> None:
 
 def test_a_schedule_that_does_not_fit_the_call_is_refused() -> None:
     """A planner's result is checked against the call: else the executor would access any memory."""
-    from pycollective.comm.planner import Planner, schedule_for
+    from pycollective.comm.planner import Planner, ScheduleKey, schedule_for
     from pycollective.schedule.compiler.schedule import Placement
     from pycollective.schedule.language import registry
 
     direct = registry.get("direct")
 
     def table(name: str, placement: Placement, root: int | None = None) -> Any:
-        return _core.Schedule(schedule_for(direct, name, 2, root, placement, False).table(0))
+        return _core.Schedule(schedule_for(ScheduleKey(direct, name, 2, root, placement, False)).table(0))
 
     answers = {
         "allreduce": [table("allreduce", Placement.WINDOW), None],

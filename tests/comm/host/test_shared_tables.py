@@ -35,9 +35,9 @@ def replace_compiler(compiler: Callable[..., Any]) -> None:
 def compilations(comm: Communicator, link: Connection) -> tuple[set[str], int, int]:
     compiled, original = [], planner.schedule_for
 
-    def recording(instance: Any, *key: Any) -> Any:
-        compiled.append(type(instance).__name__)
-        return original(instance, *key)
+    def recording(key: planner.ScheduleKey) -> Any:
+        compiled.append(type(key.topology).__name__)
+        return original(key)
 
     replace_compiler(recording)
     for name in OWN:
@@ -66,7 +66,7 @@ def test_one_rank_compiles_for_all_and_drops_the_tables_when_all_have_read_them(
 def call_when_told(comm: Communicator, link: Connection, victim: int) -> Any:
     if comm.rank == victim:
 
-        def compiling(*key: Any) -> Any:
+        def compiling(key: planner.ScheduleKey) -> Any:
             link.send("compiling")
             time.sleep(60)
 
@@ -194,7 +194,7 @@ def test_a_table_is_read_back_as_it_was_written() -> None:
     for rank in range(3):
         loaded = shared_tables.read_table(segment.token(), segment.bytes, number, 3, rank)
         assert (loaded.schedule.rank, loaded.schedule.size, loaded.program) == (rank, 3, 0)
-        assert loaded.schedule.steps == len(planner.schedule_for(*key()).ranks[rank].steps)
+        assert loaded.schedule.steps == len(planner.schedule_for(key()).ranks[rank].steps)
 
 
 @pytest.mark.parametrize("damage", ["another schedule", "another size", "another length", "ends", "table", "nothing"])

@@ -364,7 +364,7 @@ def test_a_killed_process_is_noticed_at_once() -> None:
 def test_a_listener_that_nobody_uses_is_closed_without_a_collection() -> None:
     gc.disable()
     try:
-        listener = Listener("127.0.0.1", TOKEN)
+        listener = Listener("127.0.0.1", TOKEN, "a")
         address = listener.address
         socket.create_connection(address, 5).close()
         del listener

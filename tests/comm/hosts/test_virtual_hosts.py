@@ -219,7 +219,7 @@ def test_a_rank_that_does_not_call_is_named() -> None:
     def run(comm: Communicator) -> str:
         comm.allreduce(np.ones(3))
         if comm.rank == 3:
-            while not comm.backend.poisoned:
+            while not comm.backend.team.poisoned:
                 time.sleep(0.01)
             return "rank 3"
         with pytest.raises(pc.TimeoutError) as caught:

@@ -192,7 +192,7 @@ def test_a_rank_that_does_not_call_is_named(late: int) -> None:
         x[:] = 0
         comm.allreduce(x, out=x)
         if comm.rank == late:
-            while not comm.backend.poisoned:
+            while not comm.backend.team.poisoned:
                 time.sleep(0.01)
             return f"rank {late}"
         with pytest.raises(pc.TimeoutError) as caught:

@@ -292,7 +292,7 @@ def test_packets_keep_to_max_channels(cuda: ModuleType) -> None:
         for most in (0, 1, 2):
             s = Signature("allreduce", "float32", count, None, -1, "sum", None, (1.0, 1.0), most)
             planned = world.planner.plan(s, 0, False)
-            if planned.way == "low-latency" and most:
+            if planned.plan.low_latency and most:
                 assert planned.plan.channels <= most
 
 

@@ -62,11 +62,11 @@ def test_new_plans_need_no_allocation() -> None:
 
 def test_the_pool_takes_evicted_plans_back(cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """More plans than the cache keeps, in memory for few: evicted ones make room, and results stay right."""
-    from pycollective.comm.cuda.virtual import VirtualWorld
+    from pycollective.comm.cuda import virtual
 
     monkeypatch.setattr(planner, "MOST_PLANS", 3)
-    monkeypatch.setattr(planner, "PLAN_BYTES", 32 << 10)
-    world, stream = VirtualWorld(3), cuda.Stream(0)
+    monkeypatch.setattr(virtual, "PLAN_BYTES", 32 << 10)
+    world, stream = virtual.VirtualWorld(3), cuda.Stream(0)
     inputs = [put(data(rank, LONG + 40)) for rank in range(3)]
     outputs = [put(np.zeros(LONG + 40, np.float32)) for _ in range(3)]
     begin, _ = world.team.plan_memory
@@ -83,10 +83,10 @@ def test_the_pool_takes_evicted_plans_back(cuda: ModuleType, monkeypatch: pytest
 
 
 def test_the_pool_grows_for_plans_that_stay(cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pycollective.comm.cuda.virtual import VirtualWorld
+    from pycollective.comm.cuda import virtual
 
-    monkeypatch.setattr(planner, "PLAN_BYTES", 4 << 10)
-    world, stream = VirtualWorld(3), cuda.Stream(0)
+    monkeypatch.setattr(virtual, "PLAN_BYTES", 4 << 10)
+    world, stream = virtual.VirtualWorld(3), cuda.Stream(0)
     inputs = [put(data(rank, LONG + 20)) for rank in range(3)]
     outputs = [put(np.zeros(LONG + 20, np.float32)) for _ in range(3)]
     begin, _ = world.team.plan_memory

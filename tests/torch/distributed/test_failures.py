@@ -189,13 +189,14 @@ class _Group:
 
     def __init__(self, looks: int | None) -> None:
         self.group = SimpleNamespace(size=3, rank=1)
+        self.team = self
         self.looks, self.failure = looks, pycollective.Error("sound")
 
     def check(self) -> None:
         if self.looks:
             self.looks -= 1
 
-    def is_gone(self, rank: int) -> bool:
+    def gone(self, rank: int) -> bool:
         return rank == 0 and self.looks == 0
 
     def fail(self, error: pycollective.Error) -> None:

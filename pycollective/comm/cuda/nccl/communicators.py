@@ -88,20 +88,17 @@ class NcclRail:
         """Enqueue a collective in a stream.
 
         Args:
-            s: its signature; root and counts refer to this communicator's ranks.
+            s: its signature, of what NCCL does not lack; root and counts refer to this communicator's ranks.
             x, out: addresses; 0 if there is none. May be equal.
             stream: its handle.
             timeout: seconds for the peers to call; counted from now also for work in the stream.
 
         Raises:
-            CommunicatorError: NCCL does not support it, or reports an error. TimeoutError: a peer has not called.
+            CommunicatorError: NCCL reports an error. TimeoutError: a peer has not called.
         """
         if s.row.program != s.collective:  # a barrier
             s, x = Signature(s.row.program, "uint8", 1, None, -1, "sum", NCCL, UNSCALED, 0), self._one()
             out = x
-        reason = self.lacks(s)
-        if reason is not None:
-            raise CommunicatorError(f"{reason}: omit topology='nccl'")
         a = arithmetic(s, self.size)
         counts = [count * a.width for count in s.counts or ()]
         end = time.monotonic() + timeout
@@ -207,7 +204,7 @@ class NcclTeam:
         if reason is not None:
             raise CommunicatorError(f"{reason}: omit topology='nccl'")
         if self._note is not None:
-            self._note(Planned(None, s.digest(NCCL, NCCL), s.text(NCCL), NCCL))
+            self._note(Planned(None, s.digest(NCCL, NCCL), s.text(NCCL)))
         x = request.x.address if request.x is not None else 0
         out = request.out.address if request.out is not None else 0
         self.guard(lambda: rail.run(s, x, out, request.stream, _core.timeout_of(request.timeout)))
@@ -241,17 +238,16 @@ class NcclTeam:
         self._adopted.append((rail, within))
 
     def check(self) -> None:
-        """Raise the error, if any, of calls that are in progress or have completed."""
         if self._closed:
             raise CommunicatorError("the communicator was freed")
         self.look()
-        if self._host.poisoned:
+        if self._host.team.poisoned:
             self.abort()  # else freeing this call's arrays would wait for it
             self._host.check()
 
     def look(self) -> None:
         """Called by the watcher: check NCCL's state and the deadlines, and notify the other ranks of the host."""
-        if self._closed or self._host.poisoned:
+        if self._closed or self._host.team.poisoned:
             return
         found = next(filter(None, (rail.failure() for rail in self._all())), None)
         for _, within in self._adopted:
@@ -281,7 +277,7 @@ class NcclTeam:
 
     def _fail(self, error: Error) -> None:
         host = self._host
-        if not host.poisoned and (isinstance(error, TimeoutError) or not _died(host)):
+        if not host.team.poisoned and (isinstance(error, TimeoutError) or not _died(host)):
             host.fail(error, host.group.rank)
             # Before kernels abort: their output must not be taken for a result on the host's other ranks.
             for _, within in self._adopted:
@@ -296,7 +292,7 @@ def _died(host: HostBackend) -> bool:
     detected.
     """
     end = time.monotonic() + (_NEWS_SECONDS if host.group.nodes.count == 1 else 0)
-    while not host.poisoned:
+    while not host.team.poisoned:
         lost = host.lost_peer()
         if lost is not None:
             host.fail(PeerLostError(f"the process of rank {lost} is gone", lost))

@@ -19,7 +19,6 @@ from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.arrays import ITEMSIZE, View, allocate
 from pycollective.comm.cuda.nccl.communicators import NcclRail, NcclTeam
 from pycollective.comm.cuda.paths import HOST, Path
-from pycollective.comm.cuda.planner import Planned
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.signature import UNSCALED, Signature, sign
 from pycollective.comm.cuda.staged.calls import StagedCalls
@@ -84,7 +83,7 @@ class RailTeam:
             return "there is one rank per host"
         if len(sizes) > 1:
             return "NCCL runs alone, since the hosts have different numbers of ranks"
-        node = host.split(nodes.ranks(), nodes.node, host.group.rank, f"{host.group.name}/host")
+        node = host.split(nodes.ranks(), f"{host.group.name}/host")
         assert node is not None
         within, problem = None, ""
         try:
@@ -122,15 +121,11 @@ class RailTeam:
         else:
             self._staged.run(request)
 
-    def note(self, planned: Planned) -> None:
-        """Calls between hosts are not compared."""
-
     def locate(self, address: int, nbytes: int) -> None:
         """No window spans hosts."""
         return None
 
     def check(self) -> None:
-        """Raise the error, if any, of calls that are in progress or have completed."""
         if self.path.kind != HOST:
             self._whole.look()
             self._whole.check()

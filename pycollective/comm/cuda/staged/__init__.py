@@ -1,1 +1,1 @@
-"""GPU arrays through host memory: calls, messages and copies where no path between GPUs is used."""
+"""GPU arrays through host memory: calls and messages where no path between GPUs is used."""

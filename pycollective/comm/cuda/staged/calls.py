@@ -18,7 +18,7 @@ from pycollective import _core
 from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.arrays import View
 from pycollective.comm.cuda.runtime import load
-from pycollective.comm.cuda.signature import check, for_core
+from pycollective.comm.cuda.signature import for_core
 from pycollective.comm.request import CallRequest
 from pycollective.errors import CommunicatorError
 
@@ -51,8 +51,7 @@ class StagedCalls:
                 "this call cannot be captured into a graph: its arrays are staged through host memory, where the CPU "
                 "executes it, and a graph contains only work of the GPU"
             )
-        check(request, self._host.group.rank, self._host.group.size)
-        self._host.require_turn()
+        self._host.team.require_turn()
         with self._turn:
             if self._copies is None:
                 self._copies = cuda.StagingCopies(self._device)
@@ -66,13 +65,13 @@ class StagedCalls:
 
     def _on_cpu(self, request: CallRequest) -> CallRequest:
         """The request for the communicator's backend."""
+        made = replace(request, device=None, stream=0, max_channels=0, signature=None)
         if request.collective == "barrier":
-            x: Any = np.empty(0, np.uint8)
-            return replace(request, x=x, out=x, device=None, stream=0, max_channels=0, signature=None)
-        return replace(
-            request, x=_for_executor(request.x), out=_for_executor(request.out), device=None, stream=0, max_channels=0,
-            signature=None, copies=self._copies.address,
-        )  # fmt: skip
+            made.x = made.out = np.empty(0, np.uint8)
+        else:
+            made.x, made.out = _for_executor(request.x), _for_executor(request.out)
+            made.copies = self._copies.address
+        return made
 
     def _wait_for(self, stream: int) -> None:
         """Block until the stream has completed its earlier work, which may take longer than the call's deadline."""

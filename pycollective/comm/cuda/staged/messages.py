@@ -8,13 +8,12 @@ import numpy as np
 
 from pycollective.comm.arguments import arrays as host_arrays
 from pycollective.comm.cuda import arrays
-from pycollective.comm.cuda.staged.copies import to_device, to_host
 
 
 def host_copy(x: Any) -> np.ndarray[Any, Any]:
     """A host copy of a device array, for a message."""
     stream = arrays.stream_of(None, x)
-    return to_host(arrays.view(x, stream, "x"), stream)
+    return arrays.to_host(arrays.view(x, stream, "x"), stream)
 
 
 class ReceiveBuffer:
@@ -47,7 +46,7 @@ class ReceiveBuffer:
     def finish(self) -> None:
         """Copy the message into the device array."""
         if not self._copied:
-            to_device(self.copy, self._into, self._stream)
+            arrays.to_device(self.copy, self._into, self._stream)
             self._copied = True
 
     def wait(self, timeout: float | None = None) -> None:

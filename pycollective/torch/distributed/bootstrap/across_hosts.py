@@ -60,7 +60,7 @@ def connect(
     where = _publish(store, group, network.listener.address[0])
     hint = f"according to torch's store, all ranks of {group.name} have joined"
     meeting = TcpBootstrap(
-        group.rank, group.size, kind="torch", job=name.hex(), token=token, meet=lambda _deadline: where,
+        group.rank, group.size, kind="torch", job=name.hex(), token=token, meet=lambda: where,
         timeout=min(timeout, init_timeout()), hint=hint,
     )  # fmt: skip
     try:

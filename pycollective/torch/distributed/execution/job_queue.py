@@ -121,7 +121,7 @@ class JobQueue:
         try:
             return job(self)
         except Error as error:
-            if self._comm is not None and self._comm.backend.poisoned:
+            if self._comm is not None and self._comm.backend.team.poisoned:
                 self._health.give_up(error)
             raise
 

@@ -277,10 +277,10 @@ class Messages:
             return
         peer = one.dest if isinstance(one, Send) else one.source
         peers = [peer] if peer is not None else [rank for rank in range(self.comm.size) if rank != self.comm.rank]
-        lost = peers and all(backend.is_gone(each) or backend.has_departed(each) for each in peers)
+        lost = peers and all(backend.team.gone(each) or backend.team.departed(each) for each in peers)
         if lost and not self.started(one):  # it may have announced messages before it exited
             error = PeerLostError(f"rank {peers[0]} is gone; {self._described(one)}", peers[0])
-            if not backend.has_departed(peers[0]):  # fatal for the group
+            if not backend.team.departed(peers[0]):  # fatal for the group
                 Health(self.comm).give_up(error)
             raise error
 
