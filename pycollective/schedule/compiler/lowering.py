@@ -23,11 +23,6 @@ Location = tuple[int, int, int]
 """(rank, place, chunk)."""
 
 
-def lower(program: Program, graph: ValueGraph, placement: Placement) -> list[LoweredStep]:
-    """The steps of all ranks, in an order that respects their dependencies."""
-    return Lowering(program, placement).run(graph)
-
-
 class Lowering:
     """The state of the pass: the steps emitted so far, and the last accesses to each location."""
 
@@ -45,7 +40,7 @@ class Lowering:
         self._read: dict[Location, list[LoweredStep]] = {}
 
     def run(self, graph: ValueGraph) -> list[LoweredStep]:
-        """The steps that compute the values."""
+        """The steps of all ranks that compute the values, in an order that respects their dependencies."""
         self.bring_in_all([value for value in graph.initial.values() if value.needed])
         for group in graph.groups:
             if len(group) == 1:

@@ -34,8 +34,6 @@ from pycollective.schedule.language.program import Program
 TILES_IN_FLIGHT = 6
 """The largest lag that shorter chains of messages are given.  Measured on two busy cores, with tiles of 64 KiB: 1 MiB
 on two hosts takes 10% less time; 64 MiB changes by less than the spread."""
-NOWHERE = -1
-"""The name of no rank."""
 Crossing = tuple[Value, int]
 """A value and a host to which it crosses."""
 
@@ -296,7 +294,7 @@ class _MessageLowering(Lowering):
         crossing = value, self._host[reader]
         if crossing not in self._message:
             if self._out_shared and self._host[name] != self._host[reader]:
-                name = NOWHERE  # its output there cannot be addressed
+                name = -1  # no rank: its output there cannot be addressed
             return super()._locate(value, name, reader)
         target = self._arrived.get(crossing) or self._receive(crossing, to_output=False)
         return Source(target.rank, target.place, self._reduces and value.raw)
