@@ -120,7 +120,7 @@ def _rows(instance: Any, ranks: str | None, hosts: str | None, collectives: str)
     left_out = [count for count in counts if count not in sizes]
     host_counts = None
     if hosts is not None:
-        host_counts = selection.hosts(hosts)
+        host_counts = selection.ranks(hosts, "host", "2 or 1-3")
         if host_counts[0] > sizes[-1]:
             raise ValueError(f"--hosts {hosts}: {sizes[-1]} ranks are on 1 to {sizes[-1]} hosts")
         sizes = [size for size in sizes if size >= host_counts[0]]

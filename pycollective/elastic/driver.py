@@ -157,7 +157,7 @@ class Driver:
         if code == 0:
             self._finishing = True
             return
-        self._outcome.failed_with(code)
+        self._outcome.failed = self._outcome.failed or code
         now = time.monotonic()
         excluded = self._hosts.failed(worker.host, self._generations.number, not worker.asked, now)
         what = f"{worker} ended with code {code}"

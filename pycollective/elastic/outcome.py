@@ -25,7 +25,3 @@ class Outcome:
     def fail(self, reason: str) -> None:
         """The job fails, with the exit code of a worker if one has failed."""
         self.end(self.failed or 1, reason)
-
-    def failed_with(self, code: int) -> None:
-        """A worker has ended with such an exit code."""
-        self.failed = self.failed or code

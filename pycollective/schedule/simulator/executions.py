@@ -153,17 +153,8 @@ class Executions(Program):
 
     def _keep(self, needed: bytearray) -> None:
         """Rebuild the arrays with the needed executions and targets."""
-        old = (
-            self.rank,
-            self.chunk,
-            self.group,
-            self.sources,
-            self.targets,
-            self.source_at,
-            self.target_at,
-            self._writer,
-        )
-        ranks, chunks, groups, sources, targets, source_at, target_at, writers = old
+        ranks, chunks, groups, writers = self.rank, self.chunk, self.group, self._writer
+        sources, source_at, targets, target_at = self.sources, self.source_at, self.targets, self.target_at
         self.rank, self.chunk, self.group = array("i"), array("i"), array("i")
         self.sources, self.source_at = array("i"), array("q", [0])
         self.targets, self.target_at = array("i"), array("q", [0])
