@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable
 
 from pycollective.comm.bootstrap import elastic_messages as messages
@@ -35,10 +34,6 @@ class Crew:
     def staying(self) -> list[Worker]:
         """Those that were not dismissed."""
         return [worker for worker in self.alive.values() if not worker.leaves]
-
-    def per_host(self) -> Counter[str]:
-        """Host -> workers that stay."""
-        return Counter(worker.host for worker in self.staying())
 
     def start(self, host: str) -> None:
         """Start a worker in the lowest free slot of a host. Raises the errors of Workers.start."""

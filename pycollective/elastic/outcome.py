@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 
+
+@dataclass
 class Outcome:
     """The exit code and the reason; the first one counts.
 
@@ -12,10 +15,9 @@ class Outcome:
         failed: the first exit code of this generation that is not 0; 0: none.
     """
 
-    def __init__(self) -> None:
-        self.code: int | None = None
-        self.failure = ""
-        self.failed = 0
+    code: int | None = None
+    failure: str = ""
+    failed: int = 0
 
     def end(self, code: int, failure: str = "") -> None:
         """The job ends, unless it has already."""
