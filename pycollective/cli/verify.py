@@ -44,7 +44,7 @@ class Row:
         started = time.perf_counter()
         for size in self.sizes:
             try:
-                for report in self._reports(instance, size):
+                for report in verify_topology(instance, [size], collectives=[self.collective], hosts=self.host_counts):
                     self._take(size, report)
             except Exception as error:  # the user's code may raise anything; the other rows continue
                 self.error = error
@@ -52,9 +52,6 @@ class Row:
             finally:
                 self.seconds = time.perf_counter() - started
             yield size
-
-    def _reports(self, instance: Any, size: int) -> Iterator[Report]:
-        return verify_topology(instance, [size], collectives=[self.collective], hosts=self.host_counts)
 
     def _take(self, size: int, report: Report) -> None:
         self.schedules += 1

@@ -90,14 +90,20 @@ class Lowering:
         return Source(value.rank, self._cell_of[value], initial)
 
     def _targets(self, value: Value) -> list[Target]:
-        """The locations that the execution of a value writes."""
-        if self._out_shared:
-            return self._targets_as_written(value)
+        """The locations that the execution of a value writes.
+
+        Shared outputs: as in the program; a cell is used instead if a rank has no output for this chunk.
+        """
         rank = value.rank
-        outputs = [rank] if rank in value.finals or self._is_passing_through(value) else []
+        if self._out_shared:
+            outputs = self._live_outputs(value)
+            needs_cell = self._needs_cell(value, outputs)
+        else:
+            outputs = [rank] if rank in value.finals or self._is_passing_through(value) else []
+            needs_cell = self._read_by_peers(value) or not outputs
         self._output_at[value] = outputs
         targets = [Target(rank, OUT) for rank in outputs]
-        if self._read_by_peers(value) or not outputs:
+        if needs_cell:
             targets.append(self._new_cell(value))
         return targets
 
@@ -105,15 +111,6 @@ class Lowering:
         """Private buffers: whether another rank reads the value from its rank's memory."""
         rank = value.rank
         return any(final != rank for final in value.finals) or any(reader != rank for reader, _ in value.reads)
-
-    def _targets_as_written(self, value: Value) -> list[Target]:
-        """Shared outputs: as in the program; a cell is used instead if a rank has no output for this chunk."""
-        outputs = self._live_outputs(value)
-        self._output_at[value] = outputs
-        targets = [Target(rank, OUT) for rank in outputs]
-        if self._needs_cell(value, outputs):
-            targets.append(self._new_cell(value))
-        return targets
 
     def _needs_cell(self, value: Value, outputs: list[int]) -> bool:
         """Shared outputs: whether the program reads the value from a place where it is not."""

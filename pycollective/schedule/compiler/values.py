@@ -73,7 +73,7 @@ class ValueGraph:
     groups: list[list[Value]]
 
 
-def build_values(program: Program, pull_copies: bool = False) -> ValueGraph:
+def build_values(program: Program, pull_copies: bool) -> ValueGraph:
     """Run the program over values and keep those needed for the results.
 
     Args:

@@ -158,11 +158,9 @@ class Program:
 
     def sum(self, places: Iterable[Expression], *, at: SupportsIndex | None = None) -> Expression:
         """The places combined by the call's operator, left to right; executed by rank `at`, if given."""
-        if isinstance(places, Expression):
-            raise ProgramError(f"{_caller()}: p.sum({places!r}): write p.sum(p[q, c] for q in ...)")
         try:
             operands = tuple(places)
-        except TypeError:
+        except TypeError:  # a single place, for example
             raise ProgramError(f"{_caller()}: p.sum({places!r}): write p.sum(p[q, c] for q in ...)") from None
         if not operands:
             raise ProgramError(f"{_caller()}: p.sum() of nothing")

@@ -49,15 +49,11 @@ class _Expressions:
     """Numbers for expressions, equal for equal expressions; those of single contributions come first."""
 
     def __init__(self, size: int) -> None:
-        self._next = size
+        self._size = size
         self._known: dict[tuple[int, int], int] = {}
 
     def add(self, left: int, right: int) -> int:
-        number = self._known.get((left, right))
-        if number is None:
-            number = self._known[left, right] = self._next
-            self._next += 1
-        return number
+        return self._known.setdefault((left, right), self._size + len(self._known))
 
 
 def check_contributions(schedule: Schedule, order: list[tuple[int, int]]) -> ProvenOrder:
