@@ -29,7 +29,7 @@ class LoweredStep:
     sources: list[Source]
     targets: list[Target]
     complete: bool
-    line: str
+    line: str = ""
     weights: tuple[float, ...] = ()
     kind: Kind = COMBINE
     value: Value | None = None
