@@ -7,7 +7,7 @@ import difflib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import typer
@@ -77,20 +77,6 @@ def with_values(args: Sequence[str], options: Collection[str] = OPTIONAL) -> lis
     return filled
 
 
-def _one_line(run: Callable[..., Any], standalone: bool, arguments: dict[str, Any]) -> Any:
-    """Run a command's `main`; usage errors end the process with one line and exit code 2."""
-    if not standalone:
-        return run(standalone_mode=False, **arguments)
-    try:
-        code = run(standalone_mode=False, **arguments)
-    except _ClickException as error:
-        complain(error.format_message())
-        sys.exit(2)
-    except typer.Abort:
-        sys.exit(130)
-    sys.exit(code if isinstance(code, int) else 0)
-
-
 MODULES = {
     "bench": ("pycollective.bench.cli", "Measure topologies against each other, Open MPI or MPICH, and Gloo."),
     "demo": ("pycollective.bench.demo", "Train a network with each topology, then race the topologies."),
@@ -99,20 +85,20 @@ MODULES = {
 
 
 class _OneLineErrors:
-    """Of a typer command or group: errors are reported in one line, see `_one_line`."""
+    """Of a typer command or group: usage errors end the process with one line and exit code 2."""
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
-    ) -> Any:
-        given = {"args": args, "prog_name": prog_name, "complete_var": complete_var, **extra}
-        typers = super().main  # type: ignore[misc]
-        return _one_line(typers, standalone_mode, {**given, "windows_expand_args": windows_expand_args})
+    def main(self, *args: Any, standalone_mode: bool = True, **more: Any) -> Any:
+        run = super().main  # type: ignore[misc]
+        if not standalone_mode:
+            return run(*args, standalone_mode=False, **more)
+        try:
+            code = run(*args, standalone_mode=False, **more)
+        except _ClickException as error:
+            complain(error.format_message())
+            sys.exit(2)
+        except typer.Abort:
+            sys.exit(130)
+        sys.exit(code if isinstance(code, int) else 0)
 
 
 class Command(_OneLineErrors, TyperCommand):

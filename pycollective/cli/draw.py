@@ -67,7 +67,8 @@ def draw(
             schedule = _compiled(instance, name, count, picture)
             rows += [describe(schedule)] if json else []
             if file is not None:
-                write(schedule, file, picture.graph)
+                figure = graphs.figure(schedule) if picture.graph else drawing.figure(schedule)
+                figure.savefig(file)
                 if json != outputs.STDOUT:
                     print(file)
         outputs.write_json(json, "pycollective-drawing/1", {"rows": rows})
@@ -123,8 +124,3 @@ def _compiled(instance: object, collective: str, ranks: int, picture: Picture) -
     except Exception as error:  # a user's topology may raise anything
         where = selection.place(error)
         raise TopologyError(f"{label(instance)}: {type(error).__name__}: {error}{where}") from error
-
-
-def write(schedule: Schedule, path: Path, graph: bool = False) -> None:
-    """Draw a schedule to a file: over time, or as a communication graph."""
-    (graphs.draw if graph else drawing.draw)(schedule, path)

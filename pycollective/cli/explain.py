@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,25 +31,21 @@ if comm.rank == 0:
 """
 
 
-@dataclass(frozen=True)
-class Request:
-    """The request, as typed."""
-
-    ranks: str
-    collective: str
-    sizes: str
-
-
 def explain(
     positional: Sequence[str] | None,
     named: Sequence[str] | None,
-    request: Request,
+    ranks: str,
+    collective: str,
+    sizes: str,
     json: Path | None,
     plot: Path | None,
 ) -> int:
     """The command: start ranks, run explain on them, print the results; 1 on failure, 2 on invalid requests."""
     with refusing("plot" if plot else ""):
-        wanted, counts, sizes = _read(request)
+        counts = selection.ranks(ranks) if ranks else [max(2, len(os.sched_getaffinity(0)))]
+        if counts[-1] > 4096:
+            raise ValueError(f"at most 4096 ranks can be started, not {counts[-1]}")
+        wanted, wanted_sizes = selection.collectives(collective), parse_sizes(sizes)
         instances = selection.topologies(positional, named)
         selection.having(instances, wanted)
         for instance in instances:
@@ -58,7 +53,7 @@ def explain(
                 selection.supported(instance, [count])
         outputs.check(plot, json)
     labels: list[Any] = [label(one) for one in instances] or [None]
-    question = [[*(positional or ()), *(named or ())], labels, wanted, sizes]
+    question = [[*(positional or ()), *(named or ())], labels, wanted, wanted_sizes]
     rows: list[dict[str, Any]] = []
     for count in counts:
         found, output = _ask(count, question)
@@ -72,13 +67,6 @@ def explain(
     if plot is not None:
         _plot(rows, plot, quiet=json == outputs.STDOUT)
     return 0
-
-
-def _read(request: Request) -> tuple[list[str], list[int], list[int]]:
-    counts = selection.ranks(request.ranks) if request.ranks else [max(2, len(os.sched_getaffinity(0)))]
-    if counts[-1] > 4096:
-        raise ValueError(f"at most 4096 ranks can be started, not {counts[-1]}")
-    return selection.collectives(request.collective), counts, parse_sizes(request.sizes)
 
 
 def _ask(ranks: int, question: list[Any]) -> tuple[list[dict[str, Any]] | None, str]:
@@ -110,14 +98,14 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
 
 def _plot(rows: Sequence[dict[str, Any]], path: Path, quiet: bool) -> None:
     """The schedule of each explained call, without duplicates."""
-    from pycollective.cli.draw import write
     from pycollective.comm.planner import default_text
+    from pycollective.schedule import drawing
 
     if ".py" in default_text():  # PYCOLLECTIVE_TOPOLOGY
         selection.find(default_text())
     drawn = {(row["ranks"], row["collective"], row["topology"], row["variant"]): row for row in rows}
     labels = [f"{label(get(name))}-{call}-{ranks}-{variant}" for ranks, call, name, variant in drawn]
     for (ranks, call, name, variant), file in zip(drawn, outputs.pictures(path, labels), strict=True):
-        write(compile(name, call, ranks, small=variant == "small"), file)
+        drawing.draw(compile(name, call, ranks, small=variant == "small"), file)
         if not quiet:
             print(f"plot: {file}")

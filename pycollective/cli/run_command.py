@@ -78,10 +78,11 @@ class _Remote:
 
 def _run_here(command: list[str], ranks: int | None, remote: _Remote, tag: bool, grace: float, bind: bool) -> int:
     from pycollective.cli.launch import one_host
+    from pycollective.comm.host.cores import usable_cores
 
     if remote.shell or remote.interface or remote.names:
         raise ValueError("--rsh, --interface and --forward need -H or --hostfile")
-    size = one_host.default_size() if ranks is None else ranks
+    size = len(usable_cores()) if ranks is None else ranks
     cores = one_host.cores_for(size) if bind else []
     return one_host.run(size, command, tag=tag, grace=grace, cores=cores)
 
@@ -102,11 +103,12 @@ def _run_on_hosts(command: list[str], ranks: int | None, remote: _Remote, tag: b
 
 
 def _run_elastic(command: list[str], ranks: int | None, options: ElasticOptions, remote: _Remote, tag: bool) -> int:
-    from pycollective.cli.launch import elastic, job, one_host, signals
+    from pycollective.cli.launch import elastic, job, signals
+    from pycollective.comm.host.cores import usable_cores
 
     listed = remote.slots() if remote.listed else []
     if ranks is None:
-        room = sum(count for _, count in listed) or one_host.default_size()
+        room = sum(count for _, count in listed) or len(usable_cores())
         ranks = room if options.max_num_proc is None else min(room, options.max_num_proc)
     driver = elastic.make_driver(
         command,

@@ -75,22 +75,12 @@ def having(instances: Sequence[Any], wanted: Sequence[str]) -> None:
                 raise ValueError(f"{label(instance)} has no {name}; it has {', '.join(there)}")
 
 
-def ranks(text: str) -> list[int]:
-    """`"1-3,8"` as [1, 2, 3, 8].
+def ranks(text: str, what: str = "rank", example: str = "1-17 or 2,4,8") -> list[int]:
+    """`"1-3,8"` as [1, 2, 3, 8]: numbers of ranks, or of what is counted instead.
 
     Raises:
-        ValueError: anything else, or a number below 1 or above MOST_RANKS.
+        ValueError: anything else, or a number below 1 or above MOST_RANKS. It shows the example.
     """
-    return counts(text, "rank", "1-17 or 2,4,8")
-
-
-def hosts(text: str) -> list[int]:
-    """The same for numbers of hosts."""
-    return counts(text, "host", "2 or 1-3")
-
-
-def counts(text: str, what: str, example: str) -> list[int]:
-    """Numbers of ranks or hosts, which `what` is; an error shows the example."""
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")

@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +187,8 @@ def _measurements(path: Path, wanted: Sequence[str]) -> list[Measurement]:
 
 
 def _fit_report(fitted: Fit) -> str:
-    network, worst = fitted.network, max(zip(map(abs, fitted.errors), fitted.measurements, strict=True), key=_first)[1]
+    network = fitted.network
+    _, worst = max(zip(map(abs, fitted.errors), fitted.measurements, strict=True), key=itemgetter(0))
     case = f"{worst.topology} {worst.collective}, {worst.ranks} ranks, {format_size(worst.nbytes)}"
     return (
         f"fit to {len(fitted.measurements)} measurements: alpha {format_time(network.latency)}, "
@@ -194,10 +196,6 @@ def _fit_report(fitted: Fit) -> str:
         f"error of the fit: median {fitted.median_error:.0%}, root mean square {fitted.rms_error:.0%}, "
         f"largest {fitted.largest_error:.0%} ({case})\n"
     )
-
-
-def _first(pair: tuple[float, Measurement]) -> float:
-    return pair[0]
 
 
 def _rate(value: float) -> str:

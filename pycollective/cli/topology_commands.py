@@ -118,10 +118,9 @@ def explain(
 
     Without a topology: the default one. --plot: the schedules that they run.
     """
-    from pycollective.cli.explain import Request
     from pycollective.cli.explain import explain as explain_
 
-    raise typer.Exit(explain_(topology, named, Request(ranks, collective, sizes), json, plot))
+    raise typer.Exit(explain_(topology, named, ranks, collective, sizes, json, plot))
 
 
 def simulate(

@@ -66,11 +66,11 @@ def _range(part: str, fields: list[str]) -> Iterator[int]:
 def format_size(nbytes: int) -> str:
     """``4 B``, ``64 KiB``, ``1.5 MiB``: human-readable."""
     value = float(nbytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < KIB or unit == "GiB":
+    for unit in ("B", "KiB", "MiB"):
+        if value < KIB:
             return f"{value:.4g} {unit}"
         value /= KIB
-    raise AssertionError("unreachable")
+    return f"{value:.4g} GiB"
 
 
 def parse_duration(text: str) -> float:

@@ -44,7 +44,7 @@ class Row:
         started = time.perf_counter()
         for size in self.sizes:
             try:
-                for report in self._reports(instance, size):
+                for report in verify_topology(instance, [size], collectives=[self.collective], hosts=self.host_counts):
                     self._take(size, report)
             except Exception as error:  # the user's code may raise anything; the other rows continue
                 self.error = error
@@ -52,9 +52,6 @@ class Row:
             finally:
                 self.seconds = time.perf_counter() - started
             yield size
-
-    def _reports(self, instance: Any, size: int) -> Iterator[Report]:
-        return verify_topology(instance, [size], collectives=[self.collective], hosts=self.host_counts)
 
     def _take(self, size: int, report: Report) -> None:
         self.schedules += 1
@@ -120,7 +117,7 @@ def _rows(instance: Any, ranks: str | None, hosts: str | None, collectives: str)
     left_out = [count for count in counts if count not in sizes]
     host_counts = None
     if hosts is not None:
-        host_counts = selection.hosts(hosts)
+        host_counts = selection.ranks(hosts, "host", "2 or 1-3")
         if host_counts[0] > sizes[-1]:
             raise ValueError(f"--hosts {hosts}: {sizes[-1]} ranks are on 1 to {sizes[-1]} hosts")
         sizes = [size for size in sizes if size >= host_counts[0]]

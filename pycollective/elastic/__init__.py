@@ -6,7 +6,7 @@ from pycollective.elastic.discovery import Discovery, DiscoveryError, FixedHosts
 from pycollective.elastic.driver import Driver
 from pycollective.elastic.limits import Limits
 from pycollective.elastic.task import Task
-from pycollective.elastic.workers import Member, WorkerHandle, Workers
+from pycollective.elastic.workers import WorkerHandle, Workers
 
 __all__ = [
     "Discovery",
@@ -15,7 +15,6 @@ __all__ = [
     "FixedHosts",
     "WorkerHandle",
     "Limits",
-    "Member",
     "ScriptDiscovery",
     "Task",
     "Workers",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable
 
 from pycollective.comm.bootstrap import elastic_messages as messages
@@ -35,10 +34,6 @@ class Crew:
     def staying(self) -> list[Worker]:
         """Those that were not dismissed."""
         return [worker for worker in self.alive.values() if not worker.leaves]
-
-    def per_host(self) -> Counter[str]:
-        """Host -> workers that stay."""
-        return Counter(worker.host for worker in self.staying())
 
     def start(self, host: str) -> None:
         """Start a worker in the lowest free slot of a host. Raises the errors of Workers.start."""
@@ -74,18 +69,13 @@ class Crew:
 
     def end_all(self, number: int, hurry: Callable[[], bool]) -> None:
         """Send a signal to all, wait until they have ended, and kill them KILL_AFTER seconds later or on `hurry`."""
-        for worker in self.alive.values():
-            worker.handle.signal(number)
-        kill_at = time.monotonic() + KILL_AFTER
-        while self.alive and time.monotonic() < kill_at and not hurry():
-            self.poll()
-            time.sleep(_POLL)
-        give_up = time.monotonic() + KILL_AFTER
-        for worker in self.alive.values():
-            worker.handle.signal(signal.SIGKILL)
-        while self.alive and time.monotonic() < give_up:
-            self.poll()
-            time.sleep(_POLL)
+        for sent, enough in ((number, hurry), (signal.SIGKILL, lambda: False)):
+            for worker in self.alive.values():
+                worker.handle.signal(sent)
+            deadline = time.monotonic() + KILL_AFTER
+            while self.alive and time.monotonic() < deadline and not enough():
+                self.poll()
+                time.sleep(_POLL)
 
     def _environment(self, number: int, host: str, slot: int) -> dict[str, str]:
         return {

@@ -24,7 +24,7 @@ from pycollective.elastic.limits import Limits
 from pycollective.elastic.outcome import Outcome
 from pycollective.elastic.server import GONE, Event, Server
 from pycollective.elastic.task import Task
-from pycollective.elastic.workers import Member, Worker, Workers
+from pycollective.elastic.workers import Worker, Workers
 from pycollective.errors import CommunicatorError
 
 _TURN = 0.05  # seconds
@@ -99,9 +99,9 @@ class Driver:
         """End the job: its workers get this signal, on a second call SIGKILL. From any thread or signal handler."""
         self._signals.append(number)
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[Worker]:
         """The workers of the last generation, by rank."""
-        return [Member(worker.host, worker.slot, worker.rank, worker.handle) for worker in self._generations.members]
+        return self._generations.members
 
     def listen(self, address: str) -> str:
         """Listen at one more address of this host, for workers that reach no other; returns ADDRESS:PORT.
@@ -157,7 +157,7 @@ class Driver:
         if code == 0:
             self._finishing = True
             return
-        self._outcome.failed_with(code)
+        self._outcome.failed = self._outcome.failed or code
         now = time.monotonic()
         excluded = self._hosts.failed(worker.host, self._generations.number, not worker.asked, now)
         what = f"{worker} ended with code {code}"

@@ -71,10 +71,10 @@ class Formation:
         if self._generations.ended and not self._resets_left():
             self._fail_without_resets(now)
             return
-        running = self._crew.per_host()
+        staying = self._crew.staying()
+        running = Counter(worker.host for worker in staying)
         counts = place(self._hosts.slots(running, now), running, self._limits.most)
         short = self._is_short(sum(counts.values()), now)
-        staying = self._crew.staying()
         wanted = choose(staying, counts)
         for worker in staying:
             if worker not in wanted and worker not in self._generations.members:

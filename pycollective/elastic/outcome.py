@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 
+
+@dataclass
 class Outcome:
     """The exit code and the reason; the first one counts.
 
@@ -12,10 +15,9 @@ class Outcome:
         failed: the first exit code of this generation that is not 0; 0: none.
     """
 
-    def __init__(self) -> None:
-        self.code: int | None = None
-        self.failure = ""
-        self.failed = 0
+    code: int | None = None
+    failure: str = ""
+    failed: int = 0
 
     def end(self, code: int, failure: str = "") -> None:
         """The job ends, unless it has already."""
@@ -25,7 +27,3 @@ class Outcome:
     def fail(self, reason: str) -> None:
         """The job fails, with the exit code of a worker if one has failed."""
         self.end(self.failed or 1, reason)
-
-    def failed_with(self, code: int) -> None:
-        """A worker has ended with such an exit code."""
-        self.failed = self.failed or code

@@ -38,16 +38,6 @@ class Workers(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Member:
-    """A worker of the last generation."""
-
-    host: str
-    slot: int
-    rank: int
-    handle: WorkerHandle
-
-
 @dataclass(eq=False)
 class Worker:
     """A process that has not ended.

@@ -28,18 +28,12 @@ def _exponential(rank: int, size: int, step: int) -> Weights:
 
 
 def _one_peer(rank: int, size: int, step: int) -> Weights:
-    if size == 1:
-        return {0: 1.0}
     return even({rank, (rank - (1 << step % _hops(size))) % size})
 
 
 def _hops(size: int) -> int:
-    """The powers of two below size: log2(size), rounded up."""
-    return (size - 1).bit_length()
-
-
-def _hops_or_one(size: int) -> int:
-    return max(1, _hops(size))
+    """The powers of two below size: log2(size), rounded up; for one rank 1, which leads back to it."""
+    return max(1, (size - 1).bit_length())
 
 
 ring = Graph("ring", _ring)
@@ -59,7 +53,7 @@ h = log2 n rounded up, for even n and larger for odd n: Ying et al., "Exponentia
 Decentralized Deep Training" (NeurIPS 2021), proposition 1.
 """
 
-one_peer = Graph("one_peer", _one_peer, _hops_or_one)
+one_peer = Graph("one_peer", _one_peer, _hops)
 """In step t rank r reads r - 2^(t mod h) and itself with 1/2 each; h = log2 n rounded up.
 
 One neighbour per step, and on 2^h ranks the exact mean after h steps: Assran et al. 2019, Ying et al. 2021, lemma 1.

@@ -60,23 +60,11 @@ class Averaging:
         raise NotImplementedError
 
     def take_apart(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """The state in two parts, for a checkpoint.
-
-        Returns:
-            a JSON-serializable part, and the arrays by kind and by parameter name.
-        """
+        """The state in two parts, for a checkpoint: see DistributedSGD."""
         raise NotImplementedError
 
     def put_together(self, plain: dict[str, Any], arrays: dict[str, dict[str, Any]]) -> None:
-        """Restore what `take_apart` has returned; like `load_state_dict`.
-
-        Args:
-            plain: the JSON-serializable part returned by `take_apart`.
-            arrays: the arrays, by kind and by parameter name, as returned by `take_apart`.
-
-        Raises:
-            TypeError: anything else.
-        """
+        """Restore what `take_apart` has returned: see DistributedSGD."""
         raise NotImplementedError
 
     def _average(self, grads: Arrays | None) -> dict[str, Any]:

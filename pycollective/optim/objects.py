@@ -28,11 +28,11 @@ def broadcast_object(value: Any, root: int = 0, comm: Communicator | None = None
     return given_or_world(comm).broadcast_object(value, root)
 
 
-def require_same(text: str, what: str, comm: Communicator) -> None:
-    """Collective: raise MismatchError on every rank unless all have the same text; names a rank that differs."""
+def require_same(text: str, comm: Communicator) -> None:
+    """Collective: raise MismatchError on every rank unless all describe their parameters by the same text."""
     texts = comm.allgatherv(np.frombuffer(f"{text}\0".encode(), np.uint8)).tobytes().decode().split("\0")
     for rank, other in enumerate(texts[: comm.size]):
         if other != texts[0]:
             pairs = zip([*texts[0].splitlines(), "nothing"], [*other.splitlines(), "nothing"], strict=False)
             first, second = next((a, b) for a, b in pairs if a != b)
-            raise MismatchError(f"{what} differ: rank 0 has {first}, rank {rank} has {second}")
+            raise MismatchError(f"parameters differ: rank 0 has {first}, rank {rank} has {second}")

@@ -33,42 +33,21 @@ if TYPE_CHECKING:
     from pycollective.schedule.simulator.timing import TimedStep
     from pycollective.schedule.verifier.verifier import Report, verify, verify_topology
 
-_HOMES = {
-    "COLLECTIVES": "collectives",
-    "Collective": "collectives",
-    "IN": "compiler.steps",
-    "KiB": "language.registry",
-    "MiB": "language.registry",
-    "Network": "simulator.network",
-    "OUT": "compiler.steps",
-    "Placement": "compiler.schedule",
-    "Program": "language.program",
-    "RankSchedule": "compiler.schedule",
-    "Report": "verifier.verifier",
-    "Schedule": "compiler.schedule",
-    "Simulation": "simulator.simulator",
-    "Source": "compiler.steps",
-    "Step": "compiler.steps",
-    "Target": "compiler.steps",
-    "TimedStep": "simulator.timing",
-    "TopologyInfo": "language.registry",
-    "Wait": "compiler.steps",
-    "compile": "compiler.compiler",
-    "compile_program": "compiler.compiler",
-    "describe": "language.registry",
-    "get": "language.registry",
-    "info": "language.registry",
-    "label": "language.registry",
-    "load": "language.registry",
-    "multiple_of": "language.rank_counts",
-    "names": "language.registry",
-    "simulate": "simulator.simulator",
-    "topology": "language.registry",
-    "trace": "compiler.compiler",
-    "traffic": "compiler.traffic",
-    "verify": "verifier.verifier",
-    "verify_topology": "verifier.verifier",
+_NAMES = {
+    "collectives": "COLLECTIVES Collective",
+    "compiler.compiler": "compile compile_program trace",
+    "compiler.schedule": "Placement RankSchedule Schedule",
+    "compiler.steps": "IN OUT Source Step Target Wait",
+    "compiler.traffic": "traffic",
+    "language.program": "Program",
+    "language.rank_counts": "multiple_of",
+    "language.registry": "KiB MiB TopologyInfo describe get info label load names topology",
+    "simulator.network": "Network",
+    "simulator.simulator": "Simulation simulate",
+    "simulator.timing": "TimedStep",
+    "verifier.verifier": "Report verify verify_topology",
 }
+_HOMES = {name: file for file, names in _NAMES.items() for name in names.split()}
 """By name, the file that defines it."""
 
 __all__ = [

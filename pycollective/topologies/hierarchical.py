@@ -52,38 +52,28 @@ class Hierarchical:
         if len(p.hosts) == 1:
             program = self.within("allreduce", p.size, small=small)
             embed(p, program, p.ranks, p.chunks(program.chunk_count))
-            return
-        first = [self.within("reduce", len(ranks), 0, small) for ranks in p.hosts]
-        between = self.between(p, "allreduce", small=small)
-        last = [self.within("broadcast", len(ranks), 0, small) for ranks in p.hosts]
-        chunks = common_chunks(p, between, *first, *last)
-        for ranks, program in zip(p.hosts, first, strict=True):
-            embed(p, program, ranks, chunks)
-        embed(p, between, leaders(p), chunks)
-        for ranks, program in zip(p.hosts, last, strict=True):
-            embed(p, program, ranks, chunks)
+        else:
+            self.by_leaders(p, "reduce", "allreduce", "broadcast", small=small)
 
     def broadcast(self, p: Program, root: int) -> None:
-        between = self.between(p, "broadcast", root)
-        parts = [
-            self.within("broadcast", len(ranks), ranks.index(leader))
-            for ranks, leader in zip(p.hosts, leaders(p, root), strict=True)
-        ]
-        chunks = common_chunks(p, between, *parts)
-        embed(p, between, leaders(p, root), chunks)
-        for ranks, program in zip(p.hosts, parts, strict=True):
-            embed(p, program, ranks, chunks)
+        self.by_leaders(p, "", "broadcast", "broadcast", root)
 
     def reduce(self, p: Program, root: int) -> None:
-        between = self.between(p, "reduce", root)
-        parts = [
-            self.within("reduce", len(ranks), ranks.index(leader))
-            for ranks, leader in zip(p.hosts, leaders(p, root), strict=True)
-        ]
-        chunks = common_chunks(p, between, *parts)
-        for ranks, program in zip(p.hosts, parts, strict=True):
+        self.by_leaders(p, "reduce", "reduce", "", root)
+
+    def by_leaders(
+        self, p: Program, first: str, between: str, last: str, root: int | None = None, small: bool = False
+    ) -> None:
+        """A collective on each host, then one between the leaders, then one on each host again; "": none."""
+
+        def on_hosts(collective: str) -> list[tuple[Program, tuple[int, ...]]]:
+            here = zip(p.hosts, leaders(p, root), strict=True) if collective else ()
+            return [(self.within(collective, len(ranks), ranks.index(top), small), ranks) for ranks, top in here]
+
+        parts = [*on_hosts(first), (self.between(p, between, root, small), leaders(p, root)), *on_hosts(last)]
+        chunks = common_chunks(p, *(program for program, _ in parts))
+        for program, ranks in parts:
             embed(p, program, ranks, chunks)
-        embed(p, between, leaders(p, root), chunks)
 
     def reduce_scatter(self, p: Program) -> None:
         chunks = p.chunks(p.size)

@@ -61,13 +61,10 @@ def _run(order: Order) -> int:
             job.request_end(int(number))
 
     job.obey = obey
-    words = list(order.command)
-    if words[0].endswith(".py"):
-        words.insert(0, sys.executable)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     with guardian() as watch, job.signals():
         try:
-            return job.start(words, common | order.variables, watch)
+            return job.start(order.command, common | order.variables, watch)
         finally:
             job.kill_all()
 

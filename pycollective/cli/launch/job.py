@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, TextIO
 
-from pycollective.cli.launch.signals import FORWARDED
+from pycollective.cli.launch.signals import handled_by
 
 KILL_AFTER = 5.0
 """Seconds between asking a rank to end and killing it."""
@@ -95,7 +95,14 @@ class Job:
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
     def start(self, words: list[str], env: dict[str, str], watch: int) -> int:
-        """Start all, wait for all, and return the exit code of the first that failed, or 0."""
+        """Start all, wait for all, and return the exit code of the first that failed, or 0.
+
+        Args:
+            words: program and arguments; a first word ending in `.py` is run by this Python.
+            env: of all. watch: the guardian's descriptor.
+        """
+        if words[0].endswith(".py"):
+            words = [sys.executable, *words]
         if self.control is not None:
             self.selector.register(self.control, selectors.EVENT_READ, _CONTROL)
         for local in range(self.size if self.count is None else self.count):
@@ -216,17 +223,14 @@ class Job:
         os.set_blocking(writer, False)
         self.selector.register(reader, selectors.EVENT_READ, _WAKE)
 
-        def forward(number: int, _frame: object) -> None:
-            self.request_end(number)
-
-        before = {number: signal.signal(number, forward) for number in FORWARDED}
-        wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         try:
-            yield
+            with handled_by(self.request_end):
+                wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+                try:
+                    yield
+                finally:
+                    signal.set_wakeup_fd(wakeup)
         finally:
-            signal.set_wakeup_fd(wakeup)
-            for number, handler in before.items():
-                signal.signal(number, handler)
             os.close(reader)
             os.close(writer)
 

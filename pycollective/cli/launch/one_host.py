@@ -9,7 +9,6 @@ import contextlib
 import os
 import secrets
 import socket
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from pycollective import settings
@@ -94,9 +93,6 @@ def run(
     A rank ended by signal s counts as exit code 128 + s. SIGINT, SIGTERM and SIGHUP are forwarded to all
     ranks; a second one kills them. 127 means that the command could not be started.
     """
-    words = list(command)
-    if words and words[0].endswith(".py"):
-        words.insert(0, sys.executable)
     given = dict(os.environ if env is None else env)
     for sentence in settings.unknown(given).values():
         log(f"warning: {sentence}")
@@ -106,14 +102,9 @@ def run(
         if "OMP_NUM_THREADS" in common.keys() - given.keys():
             log(f"OMP_NUM_THREADS=1 for each of {size} ranks; set it yourself for another number of threads")
         try:
-            return job.start(words, common, watch)
+            return job.start([*command], common, watch)
         finally:
             job.kill_all()
-
-
-def default_size() -> int:
-    """One rank per core that this process may use."""
-    return len(usable_cores())
 
 
 def cores_for(size: int) -> list[int]:

@@ -29,10 +29,13 @@ def to_host(array: Any, what: str) -> np.ndarray[Any, Any]:
     Raises:
         TypeError, ValueError: see `element_and_device`.
     """
+    from pycollective.comm.cuda.runtime import load
+
     found = _view(array, what)
     host = np.empty(found.shape, arrays.numpy_dtype(found.dtype))
     if host.size:
-        _as_array(found).copy_to_host(host.reshape(-1).view(np.uint8), _stream(array))
+        device_array = load().DeviceArray(found.owner, found.address, found.shape, found.dtype, found.device)
+        device_array.copy_to_host(host.reshape(-1).view(np.uint8), _stream(array))
     return host
 
 
@@ -61,9 +64,3 @@ def _stream(array: Any) -> int:
     from pycollective.comm.cuda.arrays import stream_of
 
     return stream_of(None, array)
-
-
-def _as_array(found: Any) -> Any:
-    from pycollective.comm.cuda.runtime import load
-
-    return load().DeviceArray(found.owner, found.address, found.shape, found.dtype, found.device)

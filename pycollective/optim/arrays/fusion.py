@@ -40,7 +40,7 @@ class Fused:
         kinds = {name: _kind(name, array) for name, array in like.items()}
         places = {name: "" if device is None else " on a GPU" for name, (_, device) in kinds.items()}
         lines = (f"{name!r} of shape {tuple(like[name].shape)}, {kinds[name][0]}{places[name]}" for name in like)
-        require_same("\n".join(lines), "parameters", comm)
+        require_same("\n".join(lines), comm)
         groups: dict[Any, list[str]] = {}
         for name, array in like.items():
             groups.setdefault((namespace(array), *kinds[name]), []).append(name)

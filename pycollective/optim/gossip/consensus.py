@@ -37,7 +37,7 @@ def consensus_distance(comm: Communicator | None, params: Arrays) -> float:
     """
     comm = given_or_world(comm)
     values = {name: _wide(name, array) for name, array in named(params).items()}
-    require_same("\n".join(f"{name!r} of shape {x.shape}" for name, x in values.items()), "parameters", comm)
+    require_same("\n".join(f"{name!r} of shape {x.shape}" for name, x in values.items()), comm)
     flat = np.concatenate([np.zeros(0), *(x.ravel() for x in values.values())])
     distance = flat - comm.allreduce(flat, op="avg")
     squares = comm.allreduce(np.array([float(distance @ distance)]), op="avg")

@@ -16,7 +16,7 @@ from typing import Any, SupportsIndex
 from pycollective import checks
 from pycollective.errors import ProgramError, TopologyError
 from pycollective.schedule.collectives import collective_named
-from pycollective.schedule.compiler.lowering import lower
+from pycollective.schedule.compiler.lowering import Lowering
 from pycollective.schedule.compiler.messages import across_hosts
 from pycollective.schedule.compiler.mixtures import mixtures
 from pycollective.schedule.compiler.schedule import Placement, Schedule
@@ -183,7 +183,7 @@ def compile_program(
     if program.host_of:
         waits = across_hosts(program, graph, placement, pipelined=not small)
     else:
-        waits = Waits(order_steps(lower(program, graph, placement), program.size))
+        waits = Waits(order_steps(Lowering(program, placement).run(graph), program.size))
     weighted = collective_named(program.collective).weighted
     cells = [target.place + 1 for mine in waits.lists for step in mine if step.kind != SEND for target in step.targets]
     return Schedule(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from pycollective.schedule.compiler.steps import COMBINE, Kind, Source, Target
 from pycollective.schedule.compiler.values import Value
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class LoweredStep:
     """A step before it has a position in its rank's list.
 
@@ -21,51 +24,19 @@ class LoweredStep:
         message: of a recv, the send step.
     """
 
-    __slots__ = (
-        "chunk",
-        "complete",
-        "depends",
-        "depth",
-        "entered",
-        "kind",
-        "lag",
-        "line",
-        "message",
-        "position",
-        "rank",
-        "receipts",
-        "sources",
-        "targets",
-        "value",
-        "weights",
-    )
-
-    def __init__(
-        self,
-        rank: int,
-        chunk: int,
-        sources: list[Source],
-        targets: list[Target],
-        complete: bool,
-        line: str,
-        weights: tuple[float, ...] = (),
-        kind: Kind = COMBINE,
-        value: Value | None = None,
-        message: LoweredStep | None = None,
-    ) -> None:
-        self.rank = rank
-        self.chunk = chunk
-        self.sources = sources
-        self.targets = targets
-        self.complete = complete
-        self.line = line
-        self.weights = weights
-        self.kind: Kind = kind
-        self.value = value
-        self.message = message
-        self.receipts: list[LoweredStep] = []
-        self.depends: list[LoweredStep] = []
-        self.entered: list[int] = []
-        self.depth = 0
-        self.lag = 0
-        self.position = -1
+    rank: int
+    chunk: int
+    sources: list[Source]
+    targets: list[Target]
+    complete: bool
+    line: str = ""
+    weights: tuple[float, ...] = ()
+    kind: Kind = COMBINE
+    value: Value | None = None
+    message: LoweredStep | None = None
+    receipts: list[LoweredStep] = field(default_factory=list, init=False)
+    depends: list[LoweredStep] = field(default_factory=list, init=False)
+    entered: list[int] = field(default_factory=list, init=False)
+    depth: int = field(default=0, init=False)
+    lag: int = field(default=0, init=False)
+    position: int = field(default=-1, init=False)

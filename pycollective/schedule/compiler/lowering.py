@@ -15,17 +15,12 @@ from __future__ import annotations
 from pycollective.schedule.collectives import COLLECTIVES
 from pycollective.schedule.compiler.lowered_step import LoweredStep
 from pycollective.schedule.compiler.schedule import Placement
-from pycollective.schedule.compiler.steps import IN, OUT, Source, Target
+from pycollective.schedule.compiler.steps import IN, OUT, RECV, SEND, Source, Target
 from pycollective.schedule.compiler.values import Value, ValueGraph
 from pycollective.schedule.language.program import Program
 
 Location = tuple[int, int, int]
 """(rank, place, chunk)."""
-
-
-def lower(program: Program, graph: ValueGraph, placement: Placement) -> list[LoweredStep]:
-    """The steps of all ranks, in an order that respects their dependencies."""
-    return Lowering(program, placement).run(graph)
 
 
 class Lowering:
@@ -45,7 +40,7 @@ class Lowering:
         self._read: dict[Location, list[LoweredStep]] = {}
 
     def run(self, graph: ValueGraph) -> list[LoweredStep]:
-        """The steps that compute the values."""
+        """The steps of all ranks that compute the values, in an order that respects their dependencies."""
         self.bring_in_all([value for value in graph.initial.values() if value.needed])
         for group in graph.groups:
             if len(group) == 1:
@@ -69,7 +64,7 @@ class Lowering:
         if here.inplace and has_output:  # input and output are one: it is there already
             self._output_at[value] = [rank]
             if is_result and self._reduces and value.full:  # a single rank: keep the step that scales
-                self._emit(rank, value.chunk, [Source(rank, OUT, True)], [Target(rank, OUT)], True)
+                self._append(LoweredStep(rank, value.chunk, [Source(rank, OUT, True)], [Target(rank, OUT)], True))
             return
         targets = [Target(rank, OUT)] if is_result else []
         if not here.in_shared and self._read_by_peers(value):
@@ -79,7 +74,7 @@ class Lowering:
                 targets.append(self._new_cell(value))
         if targets:
             source = Source(rank, IN, self._reduces)
-            self._emit(rank, value.chunk, [source], targets, self._reduces and value.full)
+            self._append(LoweredStep(rank, value.chunk, [source], targets, self._reduces and value.full))
 
     def _locate(self, value: Value, name: int, reader: int) -> Source:
         """The location where `reader` finds a value that the program reads as p[name, chunk]."""
@@ -95,14 +90,20 @@ class Lowering:
         return Source(value.rank, self._cell_of[value], initial)
 
     def _targets(self, value: Value) -> list[Target]:
-        """The locations that the execution of a value writes."""
-        if self._out_shared:
-            return self._targets_as_written(value)
+        """The locations that the execution of a value writes.
+
+        Shared outputs: as in the program; a cell is used instead if a rank has no output for this chunk.
+        """
         rank = value.rank
-        outputs = [rank] if rank in value.finals or self._is_passing_through(value) else []
+        if self._out_shared:
+            outputs = self._live_outputs(value)
+            needs_cell = self._needs_cell(value, outputs)
+        else:
+            outputs = [rank] if rank in value.finals or self._is_passing_through(value) else []
+            needs_cell = self._read_by_peers(value) or not outputs
         self._output_at[value] = outputs
         targets = [Target(rank, OUT) for rank in outputs]
-        if self._read_by_peers(value) or not outputs:
+        if needs_cell:
             targets.append(self._new_cell(value))
         return targets
 
@@ -110,15 +111,6 @@ class Lowering:
         """Private buffers: whether another rank reads the value from its rank's memory."""
         rank = value.rank
         return any(final != rank for final in value.finals) or any(reader != rank for reader, _ in value.reads)
-
-    def _targets_as_written(self, value: Value) -> list[Target]:
-        """Shared outputs: as in the program; a cell is used instead if a rank has no output for this chunk."""
-        outputs = self._live_outputs(value)
-        self._output_at[value] = outputs
-        targets = [Target(rank, OUT) for rank in outputs]
-        if self._needs_cell(value, outputs):
-            targets.append(self._new_cell(value))
-        return targets
 
     def _needs_cell(self, value: Value, outputs: list[int]) -> bool:
         """Shared outputs: whether the program reads the value from a place where it is not."""
@@ -156,15 +148,15 @@ class Lowering:
 
     def execute(self, value: Value) -> None:
         """One execution: the step itself, and the copies to outputs that its rank cannot write."""
-        sources = self._sources(value)
-        self._emit(value.rank, value.chunk, sources, self._targets(value), value.complete, value.line, value.weights)
+        sources, targets = self._sources(value), self._targets(value)
+        self._append(LoweredStep(value.rank, value.chunk, sources, targets, value.complete, value.line, value.weights))
         self._copy_to_results(value)
 
     def _copy_to_results(self, value: Value) -> None:
         for rank in value.finals:
             if rank not in self._output_at[value]:
                 source = self._locate(value, rank, rank)
-                self._emit(rank, value.chunk, [source], [Target(rank, OUT)], False, value.line)
+                self._append(LoweredStep(rank, value.chunk, [source], [Target(rank, OUT)], False, value.line))
 
     def execute_together(self, group: list[Value]) -> None:
         """The executions of one statement: each before those that overwrite what it reads.
@@ -202,33 +194,25 @@ class Lowering:
         for value in group:
             sources = self._sources(value)
             cells.append(self._new_cell(value))
-            self._emit(value.rank, value.chunk, sources, [cells[-1]], value.complete, value.line, value.weights)
+            targets = [cells[-1]]
+            step = LoweredStep(value.rank, value.chunk, sources, targets, value.complete, value.line, value.weights)
+            self._append(step)
         for value, cell in zip(group, cells, strict=True):
             source = Source(cell.rank, cell.place, self._reduces and value.raw)
             outputs = self._output_at[value] = self._live_outputs(value)
             targets = [Target(rank, OUT) for rank in outputs]
             if targets:
-                self._emit(value.rank, value.chunk, [source], targets, False, value.line)
+                self._append(LoweredStep(value.rank, value.chunk, [source], targets, False, value.line))
             self._copy_to_results(value)
 
     def _sources(self, value: Value) -> list[Source]:
         return [self._locate(source, name, value.rank) for source, name in value.sources]
 
-    def _emit(
-        self,
-        rank: int,
-        chunk: int,
-        sources: list[Source],
-        targets: list[Target],
-        complete: bool,
-        line: str = "",
-        weights: tuple[float, ...] = (),
-    ) -> None:
-        self._append(LoweredStep(rank, chunk, sources, targets, complete, line, weights), sources, targets)
-
-    def _append(self, step: LoweredStep, sources: list[Source], targets: list[Target]) -> None:
+    def _append(self, step: LoweredStep) -> None:
         """Append a step that depends on the earlier accesses to the memory that it reads and writes."""
         rank, chunk = step.rank, step.chunk
+        sources = [] if step.kind == RECV else step.sources  # of a message only one end is memory of this rank
+        targets = [] if step.kind == SEND else step.targets
         written, read, depends = self._written, self._read, step.depends
         read_at = [self._location(source.rank, source.place, chunk) for source in sources]
         for source, where in zip(sources, read_at, strict=True):

@@ -34,8 +34,6 @@ from pycollective.schedule.language.program import Program
 TILES_IN_FLIGHT = 6
 """The largest lag that shorter chains of messages are given.  Measured on two busy cores, with tiles of 64 KiB: 1 MiB
 on two hosts takes 10% less time; 64 MiB changes by less than the spread."""
-NOWHERE = -1
-"""The name of no rank."""
 Crossing = tuple[Value, int]
 """A value and a host to which it crosses."""
 
@@ -162,7 +160,7 @@ class _MessageLowering(Lowering):
         super().bring_in(value)
         if value in self._avoided.sent and value not in self._cell_of:
             source = super()._locate(value, value.rank, value.rank)
-            self._emit(value.rank, value.chunk, [source], [self._new_cell(value)], False)
+            self._append(LoweredStep(value.rank, value.chunk, [source], [self._new_cell(value)], False))
         if later:
             self._send(value)
 
@@ -226,7 +224,7 @@ class _MessageLowering(Lowering):
         source = self._sent_from(value)
         targets = [Target(receiver, 0) for receiver in receivers]
         step = LoweredStep(rank, value.chunk, [source], targets, False, value.line, kind=SEND, value=value)
-        self._append(step, [source], [])
+        self._append(step)
         for receiver in receivers:
             self._received[receiver] += 1
             self._message[value, self._host[receiver]] = step, receiver
@@ -246,14 +244,14 @@ class _MessageLowering(Lowering):
             if value.rank != sender:
                 cell = self._free_cell(sender)
                 collected = super()._locate(value, value.rank, sender)
-                self._emit(sender, value.chunk, [collected], [cell], False)
+                self._append(LoweredStep(sender, value.chunk, [collected], [cell], False))
                 copies.append(self.steps[-1])
                 source = Source(sender, cell.place, source.initial)
             sources.append(source)
         for value, source in zip(message.values, sources, strict=True):
             step = LoweredStep(sender, value.chunk, [source], [target], False, value.line, kind=SEND, value=value)
             step.depends.extend(copies)  # so that nothing is executed between the sends
-            self._append(step, [source], [])
+            self._append(step)
             self._received[target.rank] += 1
             self._message[value, message.host] = step, target.rank
 
@@ -288,7 +286,7 @@ class _MessageLowering(Lowering):
         )
         step.depends.append(send)
         send.receipts.append(step)
-        self._append(step, [], [target])
+        self._append(step)
         self._arrived[crossing] = target
         return target
 
@@ -296,7 +294,7 @@ class _MessageLowering(Lowering):
         crossing = value, self._host[reader]
         if crossing not in self._message:
             if self._out_shared and self._host[name] != self._host[reader]:
-                name = NOWHERE  # its output there cannot be addressed
+                name = -1  # no rank: its output there cannot be addressed
             return super()._locate(value, name, reader)
         target = self._arrived.get(crossing) or self._receive(crossing, to_output=False)
         return Source(target.rank, target.place, self._reduces and value.raw)
@@ -321,12 +319,12 @@ class _MessageLowering(Lowering):
             self._cell_of[value] = target.place
             if is_result:
                 source = Source(rank, target.place, self._reduces and value.raw)
-                self._emit(rank, value.chunk, [source], [Target(rank, OUT)], False, value.line)
+                self._append(LoweredStep(rank, value.chunk, [source], [Target(rank, OUT)], False, value.line))
         self._copy_to_results(value)
         return True
 
-    def _append(self, step: LoweredStep, sources: list[Source], targets: list[Target]) -> None:
-        super()._append(step, sources, targets)
+    def _append(self, step: LoweredStep) -> None:
+        super()._append(step)
         if self._pipelined:
             lags = [before.lag + (before is step.message) for before in step.depends]
             step.lag = max(lags, default=0)

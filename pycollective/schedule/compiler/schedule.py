@@ -14,7 +14,6 @@ from pycollective import checks, notebook
 from pycollective.schedule.compiler.steps import COMBINE, OUT, RECV, SEND, Step, Wait
 
 TABLE_VERSION = 4
-HEADER_WORDS = 11
 COMPLETE, CONSUMED, WEIGHTED, SENDS, RECEIVES, EARLY = 1, 2, 4, 8, 16, 32
 OUTPUTS_FINAL, SPANS_HOSTS = 1, 2
 _WEIGHT, _HALVES = struct.Struct("=d"), struct.Struct("=ii")

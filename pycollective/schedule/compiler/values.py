@@ -7,13 +7,14 @@ meaning: an execution reads values, and a value knows its readers and its final 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pycollective.errors import ProgramError
 from pycollective.schedule.collectives import COLLECTIVES
 from pycollective.schedule.language.program import Program, Statement
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Value:
     """The content of a chunk, produced by `rank` at one point of the program.
 
@@ -34,45 +35,23 @@ class Value:
         line: "file:line" of the statement that produces it; empty for initial values.
     """
 
-    __slots__ = (
-        "chunk",
-        "complete",
-        "destinations",
-        "finals",
-        "full",
-        "line",
-        "origin",
-        "rank",
-        "raw",
-        "reads",
-        "sources",
-        "weights",
-    )
+    rank: int
+    chunk: int
+    sources: tuple[tuple[Value, int], ...]
+    destinations: tuple[int, ...]
+    full: bool
+    complete: bool
+    line: str = ""
+    weights: tuple[float, ...] = ()
+    raw: bool = field(init=False)
+    origin: object = field(init=False)
+    reads: list[tuple[int, int]] = field(default_factory=list, init=False)
+    finals: list[int] = field(default_factory=list, init=False)
 
-    def __init__(
-        self,
-        rank: int,
-        chunk: int,
-        sources: tuple[tuple[Value, int], ...],
-        destinations: tuple[int, ...],
-        full: bool,
-        complete: bool,
-        line: str = "",
-        weights: tuple[float, ...] = (),
-    ) -> None:
-        self.rank = rank
-        self.chunk = chunk
-        self.sources = sources
-        self.destinations = destinations
-        self.weights = weights
-        copies = len(sources) == 1 and not weights
-        self.raw: bool = not sources or (copies and sources[0][0].raw and not complete)
-        self.origin: object = sources[0][0].origin if copies else object()
-        self.full = full
-        self.complete = complete
-        self.line = line
-        self.reads: list[tuple[int, int]] = []
-        self.finals: list[int] = []
+    def __post_init__(self) -> None:
+        copies = len(self.sources) == 1 and not self.weights
+        self.raw = not self.sources or (copies and self.sources[0][0].raw and not self.complete)
+        self.origin = self.sources[0][0].origin if copies else object()
 
     @property
     def needed(self) -> bool:
@@ -94,7 +73,7 @@ class ValueGraph:
     groups: list[list[Value]]
 
 
-def build_values(program: Program, pull_copies: bool = False) -> ValueGraph:
+def build_values(program: Program, pull_copies: bool) -> ValueGraph:
     """Run the program over values and keep those needed for the results.
 
     Args:

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from os import PathLike
 from typing import Any
 
-from pycollective import checks
 from pycollective.schedule.compiler.schedule import Schedule
 from pycollective.schedule.compiler.steps import RECV
 
 INK, _PAPER, _EDGE, _NODE = "#1f2937", "white", "#2563eb", "#e0e7ff"
 
 Point = tuple[float, float]
-
-
-def draw(schedule: Schedule, path: str | PathLike[str]) -> None:
-    """Write the picture to a file; the suffix (.png, .svg, .pdf) determines the format.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-        ValueError, OSError: the path has an unknown suffix or cannot be written.
-    """
-    checks.path(path, "path")
-    figure(schedule).savefig(path)
 
 
 def traffic(schedule: Schedule) -> dict[tuple[int, int], int]:
@@ -44,7 +31,6 @@ def traffic(schedule: Schedule) -> dict[tuple[int, int], int]:
 
 def figure(schedule: Schedule) -> Any:
     """The picture as a matplotlib Figure: the width of an arrow shows the amount of data."""
-    checks.instance(schedule, "schedule", Schedule, "a compiled Schedule")
     from matplotlib.figure import Figure
 
     moved = traffic(schedule)

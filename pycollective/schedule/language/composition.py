@@ -33,11 +33,6 @@ def embed(p: Program, part: Program, ranks: Sequence[int], chunks: Sequence[int]
 
 
 def _divided(chunks: Sequence[int] | Sequence[Sequence[int]], count: int) -> list[Sequence[int]]:
-    whole: list[int] = []
-    pieces: list[Sequence[int]] = []
-    for each in chunks:
-        if isinstance(each, int):
-            whole.append(each)
-        else:
-            pieces.append(each)
+    pieces = [each for each in chunks if not isinstance(each, int)]
+    whole = [each for each in chunks if isinstance(each, int)]
     return pieces or [whole[i * len(whole) // count : (i + 1) * len(whole) // count] for i in range(count)]

@@ -5,21 +5,20 @@ from __future__ import annotations
 from pycollective import checks
 
 
-def numbered(hosts: object, size: int, name: str = "hosts") -> tuple[int, ...]:
+def numbered(hosts: object, size: int) -> tuple[int, ...]:
     """The host number of each rank, numbered by first appearance; empty if all ranks share one host.
 
     Args:
         hosts: a number for each rank, equal for ranks of one host; or nothing.
         size: the number of ranks.
-        name: of the argument, for errors.
 
     Raises:
         TypeError: not integers.
         ValueError: neither empty nor one number for each rank.
     """
-    given = checks.integers(hosts, name)
+    given = checks.integers(hosts, "hosts")
     if given and len(given) != size:
-        raise ValueError(f"{name} must have a host number for each of {size} ranks, not {len(given)}")
+        raise ValueError(f"hosts must have a host number for each of {size} ranks, not {len(given)}")
     numbers: dict[int, int] = {}
     found = tuple(numbers.setdefault(host, len(numbers)) for host in given)
     return found if len(numbers) > 1 else ()

@@ -41,6 +41,7 @@ Ranks = SupportsIndex | Iterable[SupportsIndex]
 _Rank = TypeVar("_Rank")
 
 
+@dataclass(eq=False, slots=True)
 class Expression:
     """The right side of a statement: ranks whose `chunk` is combined, left to right, and the executing rank.
 
@@ -48,15 +49,10 @@ class Expression:
     point. One with `weights` has the chunk of the place that it is assigned to.
     """
 
-    __slots__ = ("at", "chunk", "sources", "weights")
-
-    def __init__(
-        self, chunk: int, sources: tuple[int, ...], at: int | None = None, weights: tuple[float, ...] = ()
-    ) -> None:
-        self.chunk = chunk
-        self.sources = sources
-        self.at = at
-        self.weights = weights
+    chunk: int
+    sources: tuple[int, ...]
+    at: int | None = None
+    weights: tuple[float, ...] = ()
 
     def __iadd__(self, other: Expression) -> Expression:
         if not isinstance(other, Expression) or other.chunk != self.chunk:
@@ -162,11 +158,9 @@ class Program:
 
     def sum(self, places: Iterable[Expression], *, at: SupportsIndex | None = None) -> Expression:
         """The places combined by the call's operator, left to right; executed by rank `at`, if given."""
-        if isinstance(places, Expression):
-            raise ProgramError(f"{_caller()}: p.sum({places!r}): write p.sum(p[q, c] for q in ...)")
         try:
             operands = tuple(places)
-        except TypeError:
+        except TypeError:  # a single place, for example
             raise ProgramError(f"{_caller()}: p.sum({places!r}): write p.sum(p[q, c] for q in ...)") from None
         if not operands:
             raise ProgramError(f"{_caller()}: p.sum() of nothing")

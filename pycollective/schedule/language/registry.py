@@ -72,9 +72,8 @@ def topology(
     """Register a class as the topology `name`.
 
     Its methods are named after collectives and take a `Program`, and `root` if the collective has one. The class
-    becomes
-    a frozen dataclass if it is not one: the field `hub: int = 0` allows `Wheel(hub=3)` and "wheel(hub=3)". (Write
-    `@dataclass(frozen=True)` yourself for type checkers to know these arguments.)
+    becomes a frozen dataclass if it is not one: the field `hub: int = 0` allows `Wheel(hub=3)` and "wheel(hub=3)".
+    (Write `@dataclass(frozen=True)` yourself for type checkers to know these arguments.)
 
     Args:
         name: the name of the topology.

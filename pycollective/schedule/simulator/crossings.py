@@ -30,8 +30,8 @@ def cross_once(executions: Executions, source: Array, target: Array, value: Arra
 
     host = np.asarray(executions.host_of, np.int64)
     computed = value >= 0
-    owner = np.where(computed, np.asarray(executions.rank, np.int64)[np.where(computed, value, 0)], 0)
-    owner = np.where(computed, owner, ~value % executions.size)
+    computing = np.asarray(executions.rank, np.int64)[np.where(computed, value, 0)]
+    owner = np.where(computed, computing, ~value % executions.size)
     at_home = host[owner] == host[target]
     source = np.where(at_home & (host[source] != host[target]), owner, source)
     after = np.full(len(source), -1)

@@ -6,8 +6,8 @@ in arrays, so that programs of millions of statements fit. Memory: one place for
 
 from __future__ import annotations
 
+import itertools
 from array import array
-from collections.abc import Iterator
 
 from pycollective.errors import ProgramError
 from pycollective.schedule.collectives import COLLECTIVES
@@ -153,17 +153,8 @@ class Executions(Program):
 
     def _keep(self, needed: bytearray) -> None:
         """Rebuild the arrays with the needed executions and targets."""
-        old = (
-            self.rank,
-            self.chunk,
-            self.group,
-            self.sources,
-            self.targets,
-            self.source_at,
-            self.target_at,
-            self._writer,
-        )
-        ranks, chunks, groups, sources, targets, source_at, target_at, writers = old
+        ranks, chunks, groups, writers = self.rank, self.chunk, self.group, self._writer
+        sources, source_at, targets, target_at = self.sources, self.source_at, self.targets, self.target_at
         self.rank, self.chunk, self.group = array("i"), array("i"), array("i")
         self.sources, self.source_at = array("i"), array("q", [0])
         self.targets, self.target_at = array("i"), array("q", [0])
@@ -180,7 +171,8 @@ class Executions(Program):
         """Read after write, write after read and write after write, on places of the program."""
         written: dict[int, int] = {}  # place -> the execution that wrote it last
         readers: dict[int, list[int]] = {}  # place -> those that have read it since
-        for group in self._groups():
+        for _, numbers in itertools.groupby(range(len(self)), self.group.__getitem__):
+            group = list(numbers)
             reads = [self._places(number, self.sources, self.source_at) for number in group]
             before = [{written[place] for place in places if place in written} for places in reads]
             self.values.extend(written.get(place, -1) for places in reads for place in places)
@@ -200,14 +192,6 @@ class Executions(Program):
             for number, places in zip(group, reads, strict=True):
                 for place in places:
                     readers.setdefault(place, []).append(number)
-
-    def _groups(self) -> Iterator[range]:
-        """The executions of one statement after the other."""
-        first = 0
-        for number in range(1, len(self) + 1):
-            if number == len(self) or self.group[number] != self.group[first]:
-                yield range(first, number)
-                first = number
 
     def _places(self, number: int, ranks: array[int], at: array[int]) -> list[int]:
         base = self.chunk[number] * self.size

@@ -13,7 +13,8 @@ from typing import Literal, NoReturn
 from pycollective.errors import VerificationError
 from pycollective.schedule.collectives import COLLECTIVES
 from pycollective.schedule.compiler.schedule import Placement, Schedule
-from pycollective.schedule.compiler.steps import IN, OUT, RECV, SEND, Step, describe_step, place_name
+from pycollective.schedule.compiler.steps import IN, OUT, RECV, SEND, Step, place_name
+from pycollective.schedule.verifier.progress import step_name
 
 ProvenOrder = Literal["rank", "fixed", "chunk", "none"]
 
@@ -48,15 +49,11 @@ class _Expressions:
     """Numbers for expressions, equal for equal expressions; those of single contributions come first."""
 
     def __init__(self, size: int) -> None:
-        self._next = size
+        self._size = size
         self._known: dict[tuple[int, int], int] = {}
 
     def add(self, left: int, right: int) -> int:
-        number = self._known.get((left, right))
-        if number is None:
-            number = self._known[left, right] = self._next
-            self._next += 1
-        return number
+        return self._known.setdefault((left, right), self._size + len(self._known))
 
 
 def check_contributions(schedule: Schedule, order: list[tuple[int, int]]) -> ProvenOrder:
@@ -188,21 +185,18 @@ class _Execution:
         if not faults and self.collective.reduces and content.complete != 1:
             faults = ["is never marked complete, so that postscale would be missing"]
         if faults:
-            where = f", written by {self.name(content.step)}" if content.step else ""
-            doubled = f"; {self.name(content.doubled)} combines it with itself" if content.doubled else ""
+            where = f", written by {step_name(self.schedule, *content.step)}" if content.step else ""
+            twice = content.doubled
+            doubled = f"; {step_name(self.schedule, *twice)} combines it with itself" if twice else ""
             lines = [self.schedule.line(*step) for step in (content.step, content.doubled) if step]
             raise VerificationError(f"{title}: the result {' and '.join(faults)}{where}{doubled}", lines)
         return content
 
     def fail(self, rank: int, index: int, what: str) -> NoReturn:
         chunk = self.schedule.ranks[rank].steps[index].chunk
-        name = self.name((rank, index))
+        name = step_name(self.schedule, rank, index)
         lines = [self.schedule.line(rank, index)]
         raise VerificationError(f"{self.schedule.title}: rank {rank}, chunk {chunk}: {name}: {what}", lines)
-
-    def name(self, step: tuple[int, int]) -> str:
-        rank, index = step
-        return f"step {index} of rank {rank} ({describe_step(self.schedule.ranks[rank].steps[index])})"
 
 
 def _bits(mask: int) -> str:

@@ -26,7 +26,7 @@ from pycollective.schedule.compiler.schedule import Schedule
 from pycollective.schedule.compiler.steps import RECV, Wait
 from pycollective.schedule.verifier.accesses import Accesses
 from pycollective.schedule.verifier.deliveries import Deliveries
-from pycollective.schedule.verifier.progress import Clock, Progress, join
+from pycollective.schedule.verifier.progress import Clock, Progress, join, step_name
 
 CALLS = 2
 
@@ -150,7 +150,7 @@ class _Run:
                 )
 
     def describe_wait(self, rank: int, index: int | None, wait: Wait) -> str:
-        where = f"rank {rank} after its steps" if index is None else self.progress.name_step(rank, index)
+        where = f"rank {rank} after its steps" if index is None else step_name(self.schedule, rank, index)
         what = f"finish step {self.schedule.index(wait.count)}" if wait.count else "enter"
         return f"{where} waits for rank {wait.peer} to {what}"
 

@@ -63,15 +63,16 @@ class Progress:
 
     def name(self, rank: int, counter: int) -> str:
         """The step of a counter value, in words."""
-        return self.name_step(rank, self.index(counter))
+        return step_name(self.schedule, rank, self.index(counter))
 
     def line(self, rank: int, counter: int) -> str:
         """ "file:line" of the statement that the step executes."""
         return self.schedule.line(rank, self.index(counter))
 
-    def name_step(self, rank: int, index: int) -> str:
-        """A step in words."""
-        return f"step {index} of rank {rank} ({describe_step(self.schedule.ranks[rank].steps[index])})"
+
+def step_name(schedule: Schedule, rank: int, index: int) -> str:
+    """A step in words."""
+    return f"step {index} of rank {rank} ({describe_step(schedule.ranks[rank].steps[index])})"
 
 
 def join(one: Clock, other: Clock, peer: int, counter: int) -> Clock:

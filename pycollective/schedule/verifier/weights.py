@@ -8,7 +8,8 @@ from typing import NoReturn
 from pycollective.errors import VerificationError
 from pycollective.schedule.compiler.mixtures import Mixture, mixed
 from pycollective.schedule.compiler.schedule import Placement, Schedule
-from pycollective.schedule.compiler.steps import IN, OUT, RECV, SEND, describe_step, place_name
+from pycollective.schedule.compiler.steps import IN, OUT, RECV, SEND, place_name
+from pycollective.schedule.verifier.progress import step_name
 
 _TOLERANCE = 1e-12  # of a weight, relative to the largest: the order of additions is the program's
 
@@ -87,5 +88,4 @@ def _fail(schedule: Schedule, rank: int, chunk: int, step: tuple[int, int] | Non
     title = f"{schedule.title}: rank {rank}, chunk {chunk}"
     if step is None:
         raise VerificationError(f"{title}: {what}")
-    name = describe_step(schedule.ranks[step[0]].steps[step[1]])
-    raise VerificationError(f"{title}: step {step[1]} of rank {step[0]} ({name}): {what}", [schedule.line(*step)])
+    raise VerificationError(f"{title}: {step_name(schedule, *step)}: {what}", [schedule.line(*step)])
