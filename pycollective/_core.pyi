@@ -564,7 +564,7 @@ def combine(op: str, sources: collections.abc.Sequence[typing.Any], outs: collec
     """
 def define_tensorflow_operations(libraries: collections.abc.Sequence[str], run: typing.Any, describe: typing.Any, types: typing.Any) -> None:
     """
-    Adds PycollectiveCall, PycollectiveOverlappingCall and PycollectiveToken to TensorFlow.
+    Adds PycollectiveCall to TensorFlow.
     
     Args: the paths of its libraries; run(key, call); describe(exception) -> (TF_Code, message); a dict from numbers of TF_DataType to numpy.dtype.
     

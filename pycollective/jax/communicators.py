@@ -13,20 +13,7 @@ from pycollective.comm.world import from_mpi
 from pycollective.comm.world import init as init_communicator
 from pycollective.dtypes import OPERATORS
 from pycollective.hvd import basics
-from pycollective.hvd.arguments import Average, Max, Min, Product, Sum
-
-_OF_HOROVOD = {Average: "avg", Sum: "sum", Min: "min", Max: "max", Product: "prod"}
-_OF_MPI = {
-    "SUM": "sum",
-    "PROD": "prod",
-    "MIN": "min",
-    "MAX": "max",
-    "LAND": "land",
-    "LOR": "lor",
-    "BAND": "band",
-    "BOR": "bor",
-    "BXOR": "bxor",
-}
+from pycollective.hvd.arguments import OPS
 
 
 def communicator_of(comm: Any) -> Communicator:
@@ -76,9 +63,9 @@ def operator_of(op: Any) -> str | Op:
         if op not in OPERATORS:
             checks.refuse_value("op", f"one of {', '.join(OPERATORS)}", op)
         return op
-    if isinstance(op, int) and not isinstance(op, bool) and op in _OF_HOROVOD:
-        return _OF_HOROVOD[op]
-    found = next((ours for operator, ours in _mpi_operators() if operator == op), None)
+    if isinstance(op, int) and not isinstance(op, bool) and op in OPS:
+        return OPS[op]
+    found = next((name for operator, name in _operators_of(sys.modules.get("mpi4py.MPI")) if operator == op), None)
     if found is None:
         checks.refuse_type(
             "op", f"an operator's name ({', '.join(OPERATORS)}), or one of mpi4py that has such a name", op
@@ -86,14 +73,10 @@ def operator_of(op: Any) -> str | Op:
     return found
 
 
-def _mpi_operators() -> tuple[tuple[Any, str], ...]:
-    mpi = sys.modules.get("mpi4py.MPI")
-    return () if mpi is None else _operators_of(mpi)
-
-
 @functools.cache
 def _operators_of(mpi: Any) -> tuple[tuple[Any, str], ...]:
-    return tuple((getattr(mpi, theirs), ours) for theirs, ours in _OF_MPI.items())
+    """The operators that mpi4py has too; none if it is None, because it has not been imported."""
+    return tuple((getattr(mpi, name.upper()), name) for name in OPERATORS if hasattr(mpi, name.upper()))
 
 
 def mpi_constant(name: str) -> Any:

@@ -13,47 +13,36 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
+from pycollective import _core
 from pycollective.hvd.graph_call import Start
 from pycollective.jax import handlers, private
 
-__all__ = ["call"]
 
-
-def call(
-    start: Start, inputs: Sequence[Any], results: Sequence[jax.ShapeDtypeStruct], *, ordered: bool = True
-) -> list[jax.Array]:
+def call(start: Start, inputs: Sequence[Any]) -> list[jax.Array]:
     """Call `start` each time that the traced function runs, and wait for its results.
 
-    Args:
-        start: it must keep to the shapes and element types of `results`.
-        inputs: arrays or tracers.
-        results: shapes and element types of the results.
-        ordered: keep the program's order among all ordered calls, which makes it the same on all ranks; without it the
-            compiler may move or merge the call, and drops it if its results are not used.
+    The results have the shapes and element types of the inputs, which are arrays or tracers. All calls run in the
+    program's order, which is the same on all ranks.
 
     Raises:
         jax.errors.JaxRuntimeError: when the function runs: what `start` reported, with its text.
     """
-    avals = tuple(ShapedArray(result.shape, result.dtype) for result in results)
-    made = _call_p.bind(*map(jnp.asarray, inputs), start=start, results=avals, ordered=ordered)
-    return list(made)
+    return list(_call_p.bind(*map(jnp.asarray, inputs), start=start))
 
 
 _call_p = Primitive("pycollective_call")
 _call_p.multiple_results = True
 
 
-def _evaluate(*inputs: Any, start: Start, results: Any, ordered: bool) -> tuple[Any, Any]:
-    return results, {private.ordered_effect} if ordered else set()
+def _evaluate(*inputs: Any, start: Start) -> tuple[Any, Any]:
+    return [ShapedArray(x.shape, x.dtype) for x in inputs], {private.ordered_effect}
 
 
-def _lower(ctx: Any, *operands: Any, start: Start, results: Any, ordered: bool) -> list[Any]:
+def _lower(ctx: Any, *operands: Any, start: Start) -> list[Any]:
     if handlers.problem():
-        return private.lower_to_python(ctx, handlers.blocking(start, results), operands, ordered)
-    number = np.int64(handlers.add_start(start))
-    if ordered:
-        return private.lower_with_token(ctx, handlers.lowering(handlers.PYTHON), operands, call=number)
-    return list(handlers.pure_lowering(handlers.PYTHON)(ctx, *operands, call=number))
+        return private.lower_to_python(ctx, handlers.blocking(start, ctx.avals_out), operands)
+    number = np.int64(_core.jax_add_start(start))
+    return private.lower_with_token(ctx, handlers.lowering(handlers.PYTHON), operands, call=number)
 
 
 _call_p.def_impl(functools.partial(private.apply_primitive, _call_p))

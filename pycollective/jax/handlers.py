@@ -72,17 +72,6 @@ def lowering(target: str, in_place: bool = False) -> Any:
     return jax.ffi.ffi_lowering(target, has_side_effect=True, operand_output_aliases={0: 0} if in_place else None)
 
 
-def pure_lowering(target: str) -> Any:
-    """The same to a custom call that it may."""
-    return jax.ffi.ffi_lowering(target)
-
-
-def add_start(start: Start) -> int:
-    """The number by which custom calls refer to a function; it is kept as long as the process."""
-    problem()
-    return _core.jax_add_start(start)
-
-
 def blocking(start: Start, avals: Sequence[Any]) -> Any:
     """A function for JAX's Python callbacks: it takes arrays, and returns those of `avals`."""
     dtypes = [np.dtype(aval.dtype) for aval in avals]

@@ -49,6 +49,11 @@ class PlannedCollective:
     def is_root(self) -> bool:
         return self.comm.rank == self.root
 
+    @property
+    def takes_blocks(self) -> bool:
+        """Whether this rank's array has a block for each rank."""
+        return self.name in ("alltoall", "reduce_scatter") or (self.name == "scatter" and self.is_root)
+
 
 def checked(x: Any, name: str) -> None:
     """
@@ -66,8 +71,7 @@ def counts_of(call: PlannedCollective, shape: Shape) -> tuple[int, ...]:
         return (elements // size,) * size**2
     if row.split == "free":
         return ()
-    cut = call.name == "reduce_scatter" or (call.name == "scatter" and call.is_root)
-    return (elements // size if cut else elements,) * size
+    return (elements // size if call.takes_blocks else elements,) * size
 
 
 @functools.lru_cache(maxsize=4096)
@@ -80,7 +84,8 @@ def plan(call: PlannedCollective, shape: Shape, dtype: str) -> int:
     backend = call.comm.backend
     counts, count = list(counts_of(call, shape)), math.prod(shape)
     if call.name != "send":
-        part, shown = ("blocks", _block(call, shape)) if counts else ("arrays", shape)
+        block = shape[1:] if call.takes_blocks else shape
+        part, shown = ("blocks", block) if counts else ("arrays", shape)
         note = f"{part} of shape {shown}" if shown and count else ""
         return _core.jax_plan(backend.team, call.name, dtype, count, call.op, call.root, counts, note, None)
     channel = backend.channel(call.root, not call.receives)
@@ -91,11 +96,6 @@ def plan(call: PlannedCollective, shape: Shape, dtype: str) -> int:
 def plan_both(send: int, receive: int) -> int:
     """The core's number for two messages at the same time."""
     return _core.jax_plan_both(send, receive)
-
-
-def _block(call: PlannedCollective, shape: Shape) -> Shape:
-    cut = call.name in ("reduce_scatter", "alltoall") or (call.name == "scatter" and call.is_root)
-    return shape[1:] if cut else shape
 
 
 def start_of(call: PlannedCollective) -> Start:
@@ -143,7 +143,7 @@ def result_shape(call: PlannedCollective, shape: Shape) -> Shape:
         ValueError: the array has the wrong shape.
     """
     size, name = call.comm.size, call.name
-    if name in ("alltoall", "reduce_scatter") or (name == "scatter" and call.is_root):
+    if call.takes_blocks:
         if not shape or shape[0] != size:
             what = f"{name.capitalize()} input must have shape (nproc, ...)"
             raise ValueError(

@@ -7,6 +7,7 @@ copy of one result, of which each computes the same cotangent, so that the trans
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax.numpy as jnp
@@ -40,31 +41,27 @@ def _evaluate(x: Any, *, call: PlannedCollective) -> tuple[Any, Any]:
 
 def _lower(ctx: Any, x: Any, *, call: PlannedCollective) -> list[Any]:
     (aval,) = ctx.avals_in
-    if call.name in ("reduce", "gather") and not call.is_root:
-        _lower_call(ctx.replace(avals_out=()), (x,), call, aval, ctx)
-        return [x]
-    return _lower_call(ctx, (x,), call, aval, ctx)
-
-
-def _lower_call(ctx: Any, operands: Any, call: PlannedCollective, aval: Any, outer: Any) -> list[Any]:
+    returns_x = call.name in ("reduce", "gather") and not call.is_root
+    inner = ctx.replace(avals_out=()) if returns_x else ctx
     number = planned.plan(call, aval.shape, str(aval.dtype))
-    in_place = call.name == "allreduce" and not private.is_kept(operands[0])
-    results = _lower_number(ctx, operands, number, planned.start_of(call), in_place)
-    if ctx is not outer:
-        outer.set_tokens_out(ctx.tokens_out)
-    return results
+    in_place = call.name == "allreduce" and not private.is_kept(x)
+    results = _lower_number(inner, (x,), number, planned.start_of(call), in_place)
+    if not returns_x:
+        return results
+    ctx.set_tokens_out(inner.tokens_out)
+    return [x]
 
 
 def _lower_number(ctx: Any, operands: Any, number: int, start: Any, in_place: bool = False) -> list[Any]:
     if handlers.problem():
-        return private.lower_to_python(ctx, handlers.blocking(start, ctx.avals_out), operands, True)
+        return private.lower_to_python(ctx, handlers.blocking(start, ctx.avals_out), operands)
     lower = handlers.lowering(handlers.COLLECTIVE, in_place)
     return private.lower_with_token(ctx, lower, operands, call=np.int64(number))
 
 
 def _batch(arguments: Any, axes: Any, *, call: PlannedCollective) -> tuple[Any, int]:
     (x,), (axis,) = arguments, axes
-    if call.name in ("alltoall", "reduce_scatter") or (call.name == "scatter" and call.is_root):
+    if call.takes_blocks:
         x = jnp.moveaxis(x, axis, 1)  # behind the ranks' blocks
         return bind(call, x), 1 if call.name == "alltoall" else 0
     if call.name == "scatter":
@@ -97,24 +94,16 @@ def _average(x: Any, call: PlannedCollective) -> Any:
     return x / call.comm.size if call.op == "avg" else x
 
 
-def _transpose_reduce(cotangent: Any, aval: Any, call: PlannedCollective) -> Any:
-    other = bind(_of(call, "broadcast"), cotangent)
-    return _average(other, call) if call.is_root else cotangent + _average(other, call)
-
-
-def _transpose_gather(cotangent: Any, aval: Any, call: PlannedCollective) -> Any:
-    own = bind(_of(call, "scatter"), cotangent)
+def _transpose_to_root(reverse: str, cotangent: Any, aval: Any, call: PlannedCollective) -> Any:
+    """Of what gives the root a result, and the other ranks their own x: the root's cotangent by another collective."""
+    own = _average(bind(_of(call, reverse), cotangent), call)
     return own if call.is_root else cotangent + own
 
 
-def _transpose_broadcast(cotangent: Any, aval: Any, call: PlannedCollective) -> Any:
-    total = bind(_of(call, "reduce"), cotangent)
+def _transpose_from_root(reverse: str, cotangent: Any, aval: Any, call: PlannedCollective) -> Any:
+    """Of what depends on the root's x alone."""
+    total = bind(_of(call, reverse), cotangent)
     return total if call.is_root else jnp.zeros(aval.shape, aval.dtype)
-
-
-def _transpose_scatter(cotangent: Any, aval: Any, call: PlannedCollective) -> Any:
-    all_of_them = bind(_of(call, "gather"), cotangent)
-    return all_of_them if call.is_root else jnp.zeros(aval.shape, aval.dtype)
 
 
 def _transpose_scan(cotangent: Any, aval: Any, call: PlannedCollective) -> Any:
@@ -123,13 +112,13 @@ def _transpose_scan(cotangent: Any, aval: Any, call: PlannedCollective) -> Any:
 
 _TRANSPOSES: dict[str, Any] = {
     "allreduce": lambda cotangent, aval, call: _copies_p.bind(cotangent, call=call),
-    "reduce": _transpose_reduce,
+    "reduce": functools.partial(_transpose_to_root, "broadcast"),
     "reduce_scatter": lambda cotangent, aval, call: _average(bind(_of(call, "allgather"), cotangent), call),
     "scan": _transpose_scan,
-    "broadcast": _transpose_broadcast,
+    "broadcast": functools.partial(_transpose_from_root, "reduce"),
     "allgather": lambda cotangent, aval, call: bind(_of(call, "reduce_scatter"), cotangent),
-    "gather": _transpose_gather,
-    "scatter": _transpose_scatter,
+    "gather": functools.partial(_transpose_to_root, "scatter"),
+    "scatter": functools.partial(_transpose_from_root, "gather"),
     "alltoall": lambda cotangent, aval, call: bind(call, cotangent),
 }
 
@@ -176,10 +165,6 @@ def _evaluate_send(x: Any, *, call: PlannedCollective) -> tuple[Any, Any]:
     return [], {private.ordered_effect}
 
 
-def _lower_send(ctx: Any, x: Any, *, call: PlannedCollective) -> list[Any]:
-    return _lower_call(ctx, (x,), call, ctx.avals_in[0], ctx)
-
-
 def _batch_send(arguments: Any, axes: Any, *, call: PlannedCollective) -> tuple[Any, Any]:
     return send_p.bind(*arguments, call=call), ()
 
@@ -187,7 +172,7 @@ def _batch_send(arguments: Any, axes: Any, *, call: PlannedCollective) -> tuple[
 send_p = _primitive("send")
 send_p.multiple_results = True
 send_p.def_effectful_abstract_eval(_evaluate_send)
-mlir.register_lowering(send_p, _lower_send, platform="cpu")
+mlir.register_lowering(send_p, _lower, platform="cpu")
 batching.primitive_batchers[send_p] = _batch_send
 
 

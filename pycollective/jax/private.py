@@ -9,23 +9,13 @@ import inspect
 from typing import Any
 
 from jax._src import dispatch, effects
-from jax._src.dispatch import apply_primitive
+from jax._src.dispatch import apply_primitive as apply_primitive
 from jax.interpreters import mlir
 
 try:
     from jax.ffi import abstract_token  # since 0.11
 except ImportError:
     from jax._src.core import abstract_token
-
-__all__ = [
-    "apply_primitive",
-    "forget_failure",
-    "is_kept",
-    "lower_to_python",
-    "lower_with_token",
-    "ordered_effect",
-    "register_lowering",
-]
 
 
 class CollectiveEffect(effects.Effect):  # type: ignore[misc]
@@ -76,16 +66,15 @@ def is_kept(operand: Any) -> bool:
     return not any(name in attributes for name in ("tf.aliasing_output", "jax.buffer_donor"))
 
 
-def lower_to_python(ctx: Any, function: Any, operands: Any, ordered: bool) -> list[Any]:
+def lower_to_python(ctx: Any, function: Any, operands: Any) -> list[Any]:
     """Lower to a call of a Python function that takes NumPy arrays and returns a tuple of them."""
     from jax.interpreters.mlir import emit_python_callback
 
-    token = ctx.tokens_in.get(ordered_effect) if ordered else None
     results, token, _ = emit_python_callback(
-        ctx, function, token, list(operands), list(ctx.avals_in), list(ctx.avals_out), has_side_effect=True
-    )
-    if ordered:
-        ctx.set_tokens_out(mlir.TokenSet({ordered_effect: token}))
+        ctx, function, ctx.tokens_in.get(ordered_effect), list(operands), list(ctx.avals_in), list(ctx.avals_out),
+        has_side_effect=True,
+    )  # fmt: skip
+    ctx.set_tokens_out(mlir.TokenSet({ordered_effect: token}))
     return list(results)
 
 

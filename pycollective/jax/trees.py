@@ -9,11 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from pycollective import checks
-from pycollective.engine import Item, Work
 from pycollective.hvd import operations
 from pycollective.hvd.arguments import OPS, Adasum, Average, compressor
 from pycollective.hvd.basics import engine_of
-from pycollective.hvd.gradients.agreement import DENSE, GradientAgreement
+from pycollective.hvd.gradients.agreement import DENSE, GradientAgreement, Rows
 from pycollective.hvd.gradients.gradient_group import GradientGroup
 from pycollective.hvd.graph_call import GraphCall, Start
 from pycollective.hvd.handles import internal_errors
@@ -22,8 +21,6 @@ from pycollective.jax import graph_calls, planned
 from pycollective.jax.compression import Compression
 
 __all__ = ["broadcast_parameters", "grouped_allreduce"]
-
-Rows = dict[str, tuple[tuple[int, ...], str]]
 
 
 def grouped_allreduce(
@@ -64,7 +61,7 @@ def grouped_allreduce(
     if sent:
         arrays = [array for array, _ in sent.values()]
         group = GradientGroup(_rows(sent, arrays), op, predivide, process_set, prefix="jax")
-        reduced = dict(zip(sent, _call(_reduces(group), arrays), strict=True))
+        reduced = dict(zip(sent, graph_calls.call(_reduces(group), arrays), strict=True))
         leaves = [
             compression.decompress(reduced[name], sent[name][1]) if name in reduced else leaf
             for name, leaf in zip(names, leaves, strict=True)
@@ -97,7 +94,8 @@ def broadcast_parameters(tree: Any, root_rank: int = 0, *, process_set: ProcessS
     if not sent:
         return tree
     arrays = list(sent.values())
-    received = dict(zip(sent, _call(_broadcasts(_rows(sent, arrays), root_rank, process_set), arrays), strict=True))
+    start = _broadcasts(_rows(sent, arrays), root_rank, process_set)
+    received = dict(zip(sent, graph_calls.call(start, arrays), strict=True))
     leaves = [received.get(name, leaf) for name, leaf in zip(names, leaves, strict=True)]
     return jax.tree_util.tree_unflatten(treedef, leaves)
 
@@ -125,10 +123,6 @@ def _rows(names: Any, arrays: Sequence[Any]) -> Rows:
     return {name: (array.shape, str(array.dtype)) for name, array in zip(names, arrays, strict=True)}
 
 
-def _call(start: Start, arrays: Sequence[Any]) -> list[Any]:
-    return graph_calls.call(start, arrays, [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays])
-
-
 def _outputs(call: GraphCall) -> list[Any]:
     return [call.output(number, array.shape) for number, array in enumerate(call.inputs)]
 
@@ -146,13 +140,11 @@ def _broadcasts(rows: Rows, root_rank: int, process_set: ProcessSet) -> Start:
     def start(call: GraphCall) -> None:
         with internal_errors():
             agreement.reach([DENSE] * len(rows))
-            items: list[Item] = [
+            items = [
                 operations.broadcast(x, out, root_rank, f"jax.parameters.{name}", process_set)
                 for name, x, out in zip(rows, call.inputs, _outputs(call), strict=True)
             ]
-            works: list[Work] = engine_of(process_set).submit(items)
-            for work in works:
-                work.wait()
+            engine_of(process_set).run(items)
         call.done(None)
 
     return start

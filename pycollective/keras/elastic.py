@@ -6,13 +6,9 @@ import keras
 
 from pycollective.keras.binding import bound
 from pycollective.keras.callback_methods import elastic as callback_methods
-from pycollective.keras.callback_methods.elastic import (  # what type checkers see
-    CommitStateCallback,
-    UpdateBatchStateCallback,
-    UpdateEpochStateCallback,
-)
+from pycollective.keras.callback_methods.elastic import *  # noqa: F403 # what type checkers see
 from pycollective.keras.elastic_state import KerasState, run
 
-__all__ = ["CommitStateCallback", "KerasState", "UpdateBatchStateCallback", "UpdateEpochStateCallback", "run"]
+__all__ = [*callback_methods.__all__, "KerasState", "run"]
 
 globals().update(bound(callback_methods, keras, __name__))

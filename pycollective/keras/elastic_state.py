@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import sys
 from collections.abc import Callable
@@ -11,10 +10,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from pycollective.hvd.elastic.running import reset, run_fn
+from pycollective.hvd.elastic.running import run_graphs
 from pycollective.hvd.elastic.state import ObjectState
 from pycollective.hvd.exceptions import HorovodInternalError
-from pycollective.keras.functions import broadcast_variables
+from pycollective.keras.functions import broadcast_variables, is_built, variables_of
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -23,36 +22,24 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     The loss of a rank reaches it in the backend's own class of errors if a compiled function was running.
     """
 
-    @functools.wraps(func)
-    def wrapper(state: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return func(state, *args, **kwargs)
-        except HorovodInternalError:
-            raise
-        except Exception as error:
-            lost = _internal_error(error)
-            if lost is None:
-                raise
-            if keras.backend.backend() == "jax":
-                importlib.import_module("pycollective.jax.private").forget_failure()
-            raise lost from error
-
-    return run_fn(wrapper, reset)
+    return run_graphs(func, _internal_error)
 
 
 def _internal_error(error: Exception) -> HorovodInternalError | None:
     """What a compiled function's error was caused by, if by the loss of a rank."""
-    text, name = str(error), f"{HorovodInternalError.__name__}: "
-    jax = sys.modules.get("jax")
     if "tensorflow" in sys.modules:
         from pycollective.tensorflow import graph_calls
 
         found = graph_calls.internal_error(error)
         if found is not None:
             return found
-    if jax is not None and isinstance(error, jax.errors.JaxRuntimeError) and name in text:
-        return HorovodInternalError(text[text.index(name) + len(name) :].partition("\n")[0])
-    return None
+    jax = sys.modules.get("jax")
+    _, named, text = str(error).partition(f"{HorovodInternalError.__name__}: ")
+    if jax is None or not isinstance(error, jax.errors.JaxRuntimeError) or not named:
+        return None
+    if keras.backend.backend() == "jax":
+        importlib.import_module("pycollective.jax.private").forget_failure()
+    return HorovodInternalError(text.partition("\n")[0])
 
 
 class KerasState(ObjectState):
@@ -79,7 +66,8 @@ class KerasState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        self._restore_variables()
+        for variable, value in zip(self._variables(), self._saved_variables, strict=True):
+            variable.assign(value)
         super().restore()
 
     def sync(self) -> None:
@@ -95,30 +83,18 @@ class KerasState(ObjectState):
 
     def take_kept(self, content: Any) -> None:
         self._saved_variables = content["variables"]
-        self._restore_variables()
         super().take_kept(content)
 
     def _variables(self) -> list[Any]:
         if hasattr(self.model, "jax_state_sync"):
             self.model.jax_state_sync()  # within fit(), JAX's current values are elsewhere
-        if self.optimizer is None:
-            return list(self.model.weights)
-        if hasattr(self.optimizer, "build") and not _is_built(self.optimizer):
+        if hasattr(self.optimizer, "build") and not is_built(self.optimizer):
             self.optimizer.build(self.model.trainable_variables)
-        found = self.optimizer.variables
-        return [*self.model.weights, *(found() if callable(found) else found)]
+        return [*self.model.weights, *variables_of(self.optimizer)]
 
     def _save_variables(self) -> None:
         self._saved_variables = [_copied(variable) for variable in self._variables()]
 
-    def _restore_variables(self) -> None:
-        for variable, value in zip(self._variables(), self._saved_variables, strict=True):
-            variable.assign(value)
-
 
 def _copied(variable: Any) -> Any:
     return np.array(keras.ops.convert_to_numpy(variable) if isinstance(variable, keras.Variable) else variable.numpy())
-
-
-def _is_built(optimizer: Any) -> bool:
-    return bool(getattr(optimizer, "built", False) or getattr(optimizer, "_built", False))

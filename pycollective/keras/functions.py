@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from pycollective.engine import Item
-from pycollective.hvd import handles, operations
+from pycollective.hvd import arguments, handles, operations
 from pycollective.hvd.arguments import Average, get_average_backwards_compatibility_fun, operator_name
 from pycollective.hvd.gradients.agreement import DENSE, GradientAgreement
-from pycollective.hvd.horovod_basics import HorovodBasics
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.keras import backends
 from pycollective.keras.compression import Compression
 from pycollective.keras.reduction import rows_of
 
-_operator = get_average_backwards_compatibility_fun(HorovodBasics())
+_operator = get_average_backwards_compatibility_fun(arguments)
 
 
 def allreduce(
@@ -104,3 +103,17 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: P
     handles.run(items, process_set, list)
     for backend, variable, x in zip(home, variables, arrays, strict=True):
         variable.assign(backend.tensor(x))
+
+
+def variables_of(optimizer: Any) -> list[Any]:
+    """The variables of an optimizer of Keras 3 or tf_keras; none of None."""
+    found = getattr(optimizer, "variables", ())
+    return list(found() if callable(found) else found)
+
+
+def is_built(optimizer: Any) -> bool:
+    """Whether an optimizer has created its variables."""
+    for name in ("built", "_built"):  # of Keras 3 and of tf_keras
+        if hasattr(optimizer, name):
+            return bool(getattr(optimizer, name))
+    return optimizer is None

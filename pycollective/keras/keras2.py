@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import tf_keras
 
 from pycollective.keras import backends
 from pycollective.keras.aggregation import Aggregation
 from pycollective.keras.options import OptimizerOptions
-from pycollective.keras.reduction import GradientReduction
+from pycollective.keras.reduction import GradientReduction, ReducingOptimizer, copy_exclusions, subclass
 
 OPTIMIZERS = (tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer)
 Pairs = list[tuple[Any, Any]]
 """Gradients with their variables."""
 
 
-_Optimizer: Any = object
-"""What Reducing is mixed into, for the type checker."""
+class Reducing(ReducingOptimizer):
+    """Reduces gradients where they are computed (`minimize`, and so `fit`), or else in `apply_gradients`."""
 
-
-class Reducing(_Optimizer):
-    """Mixed into the class of an optimizer.
-
-    Gradients are reduced where they are computed (`minimize`, and so `fit`), or else in `apply_gradients`.
-    """
-
-    options: ClassVar[OptimizerOptions]
-    wrapped_class: ClassVar[type]
-    reduction: GradientReduction
+    called_by = "minimize"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -45,10 +36,6 @@ class Reducing(_Optimizer):
     def set_when_built(self, weights: list[Any]) -> None:
         """Give the optimizer's variables these values, once they have been created."""
         self._weights_to_set = weights
-
-    def register_local_var(self, var: Any) -> None:
-        """Do not reduce the gradients of this variable."""
-        self.reduction.register_local_var(var)
 
     def _reduce(self: Any, pairs: Any) -> Pairs:
         gradients, variables = zip(*pairs, strict=True)
@@ -86,19 +73,6 @@ class Reducing(_Optimizer):
             return super(Reducing, self).apply_gradients(pairs, name=name, **as_they_are)
 
         return apply() if self._agg_helper is None else self._agg_helper.apply(apply, self)
-
-    def finalize_variable_values(self: Any, var_list: Any) -> None:
-        """Called at the end of `fit`.
-
-        Raises:
-            RuntimeError: the training did not use this optimizer, so that nothing was reduced.
-        """
-        if list(var_list) and self.reduction.count == 0:
-            raise RuntimeError(
-                "the training has changed variables without this DistributedOptimizer: no gradient was reduced. A "
-                "custom train_step must call optimizer.minimize() or apply_gradients()"
-            )
-        super().finalize_variable_values(var_list)
 
 
 class ReducingCurrent(Reducing):
@@ -164,10 +138,8 @@ def distribute(optimizer: Any, options: OptimizerOptions) -> Any:
         made = type(optimizer)(distribute(inner, options), **settings)
         made.register_local_var = made.inner_optimizer.register_local_var
         return made
-    made = subclass(type(optimizer), options).from_config(optimizer.get_config())
-    for name, value in vars(optimizer).items():
-        if name.startswith("_exclude_from_weight_decay"):
-            setattr(made, name, value)
+    made = _subclass(type(optimizer), options).from_config(optimizer.get_config())
+    copy_exclusions(optimizer, made)
     if isinstance(optimizer, tf_keras.optimizers.Optimizer) and getattr(optimizer, "_built", False):
         made.set_when_built([variable.numpy() for variable in optimizer.variables])
     return made
@@ -177,13 +149,10 @@ def convert(optimizer: Any, options: OptimizerOptions) -> None:
     """Make a loaded optimizer itself distributed, unless it is."""
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     if not isinstance(optimizer, Reducing):
-        optimizer.__class__ = subclass(type(optimizer), options)
+        optimizer.__class__ = _subclass(type(optimizer), options)
         optimizer.begin()
 
 
-def subclass(kind: type, options: OptimizerOptions) -> Any:
-    """The class of the optimizers that reduce; models are saved as with the original class."""
-    base = getattr(kind, "wrapped_class", kind)
-    mixed_in = ReducingCurrent if issubclass(base, tf_keras.optimizers.Optimizer) else ReducingLegacy
-    members = {"options": options, "wrapped_class": base, "__module__": base.__module__, "__doc__": base.__doc__}
-    return type(base.__name__, (mixed_in, base), members)
+def _subclass(kind: type, options: OptimizerOptions) -> Any:
+    mixed_in = ReducingCurrent if issubclass(kind, tf_keras.optimizers.Optimizer) else ReducingLegacy
+    return subclass(kind, mixed_in, options)

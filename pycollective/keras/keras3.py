@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import keras
 from keras.src import api_export
@@ -11,31 +11,21 @@ from keras.src.saving import object_registration
 
 from pycollective.keras import backends
 from pycollective.keras.options import OptimizerOptions
-from pycollective.keras.reduction import GradientReduction
-
-_Optimizer: Any = object
-"""What Reducing is mixed into, for the type checker."""
+from pycollective.keras.reduction import GradientReduction, ReducingOptimizer, copy_exclusions, subclass
 
 
-class Reducing(_Optimizer):
-    """Mixed into the class of an optimizer.
+class Reducing(ReducingOptimizer):
+    """Reduces in `apply`, in which all ways of applying gradients end.
 
-    All ways of applying gradients end in `apply`: `apply_gradients` and `stateless_apply` call it, and so do the
-    trainers of all backends. An optimizer that accumulates gradients (gradient_accumulation_steps) reduces the sums,
-    where it would clip them.
+    `apply_gradients` and `stateless_apply` call it, and so do the trainers of all backends. An optimizer that
+    accumulates gradients (gradient_accumulation_steps) reduces the sums, where it would clip them.
     """
 
-    options: ClassVar[OptimizerOptions]
-    wrapped_class: ClassVar[type]
-    reduction: GradientReduction
+    called_by = "apply"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.reduction = GradientReduction(type(self).options, backends.current())
-
-    def register_local_var(self, var: Any) -> None:
-        """Do not reduce the gradients of this variable."""
-        self.reduction.register_local_var(var)
 
     def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
         """Collective: reduce the gradients, then apply them."""
@@ -54,7 +44,8 @@ class Reducing(_Optimizer):
                 only_if = keras.ops.equal(keras.ops.mod(self._iterations + 1, steps), 0)
             grads = self.reduction.accumulated(grads, only_if)
             if self.options.backward_passes_per_step > 1 and not self.options.average_aggregated_gradients:
-                grads = [self.reduction.multiplied(gradient, steps) for gradient in grads]  # Keras has divided
+                multiply = self.reduction.backend.multiply  # Keras has divided
+                grads = [multiply(gradient, steps) for gradient in grads]
         return super()._clip_gradients(grads)
 
     def update_step(self, *args: Any, **kwargs: Any) -> Any:
@@ -76,19 +67,6 @@ class Reducing(_Optimizer):
                 "a DistributedOptimizer reduces gradients in apply() and apply_gradients(): without these, the ranks "
                 "would diverge"
             )
-
-    def finalize_variable_values(self: Any, var_list: Any) -> None:
-        """Called at the end of `fit`.
-
-        Raises:
-            RuntimeError: the training did not use this optimizer, so that nothing was reduced.
-        """
-        if list(var_list) and self.reduction.count == 0:
-            raise RuntimeError(
-                "the training has changed variables without this DistributedOptimizer: no gradient was reduced. A "
-                "custom train_step must call optimizer.apply() or apply_gradients()"
-            )
-        super().finalize_variable_values(var_list)
 
 
 def distribute(optimizer: Any, options: OptimizerOptions) -> Any:
@@ -128,7 +106,7 @@ def convert(optimizer: Any, options: OptimizerOptions) -> None:
                 f"backward_passes_per_step={steps}, not {passes}, and average_aggregated_gradients as in the training "
                 "(True for the optimizer's own gradient_accumulation_steps)"
             )
-        optimizer.__class__ = subclass(type(optimizer), options)
+        optimizer.__class__ = _subclass(type(optimizer), options)
         optimizer.reduction = GradientReduction(options, backends.current())
         _require_known_structure(optimizer)
     _reduce_before_finiteness_is_tested()
@@ -143,30 +121,22 @@ def _copied(optimizer: Any, options: OptimizerOptions, kind: type) -> Any:
                 "backward_passes_per_step and the optimizer's gradient_accumulation_steps exclude each other"
             )
         config["gradient_accumulation_steps"] = passes
-    made = subclass(kind, options).from_config(config)
+    made = _subclass(kind, options).from_config(config)
     _require_known_structure(made)
-    for name, value in vars(optimizer).items():
-        if name.startswith("_exclude_from_weight_decay"):
-            setattr(made, name, value)
+    copy_exclusions(optimizer, made)
     return made
 
 
-def subclass(kind: type, options: OptimizerOptions) -> Any:
-    """The class of the optimizers that reduce; models are saved as with the original class."""
-    base = getattr(kind, "wrapped_class", kind)
-    members = {"options": options, "wrapped_class": base, "__module__": base.__module__, "__doc__": base.__doc__}
-    made = type(base.__name__, (Reducing, base), members)
-    public = next((c for c in base.__mro__ if c.__name__ == base.__name__ and _public_name(c)), None)
-    if base.__module__.startswith("keras.") and public is not None:
-        api_export.REGISTERED_OBJS_TO_NAMES[made] = _public_name(public)
+def _subclass(kind: type, options: OptimizerOptions) -> Any:
+    made = subclass(kind, Reducing, options)
+    base = made.wrapped_class
+    names = (api_export.get_name_from_symbol(c) for c in base.__mro__ if c.__name__ == base.__name__)
+    public_name = next(filter(None, names), None)
+    if base.__module__.startswith("keras.") and public_name is not None:
+        api_export.REGISTERED_OBJS_TO_NAMES[made] = public_name
     else:
         object_registration.GLOBAL_CUSTOM_NAMES[made] = object_registration.get_registered_name(base)
     return made
-
-
-def _public_name(kind: type) -> str | None:
-    name: str | None = api_export.get_name_from_symbol(kind)
-    return name
 
 
 def _require_known_structure(optimizer: Any) -> None:
@@ -203,17 +173,15 @@ def _reduce_before_finiteness_is_tested() -> None:
         inner = self.inner_optimizer
         if not isinstance(inner, Reducing):
             return apply(self, grads, trainable_variables)
-        grads = inner.reduction(list(grads), variables)
-        with inner.reduction.elsewhere():
-            return apply(self, grads, trainable_variables)
+        with inner.reduction.before(list(grads), variables) as reduced:
+            return apply(self, reduced, trainable_variables)
 
     def reducing_stateless_apply(self: Any, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
         inner = self.inner_optimizer
         if not isinstance(inner, Reducing):
             return stateless_apply(self, optimizer_variables, grads, trainable_variables)
-        grads = inner.reduction(list(grads), self._trainable_variables)
-        with inner.reduction.elsewhere():
-            return stateless_apply(self, optimizer_variables, grads, trainable_variables)
+        with inner.reduction.before(list(grads), self._trainable_variables) as reduced:
+            return stateless_apply(self, optimizer_variables, reduced, trainable_variables)
 
     reducing_apply.reduces = True  # type: ignore[attr-defined]
     kind.apply, kind.stateless_apply = reducing_apply, reducing_stateless_apply

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pycollective.keras.compression import Compression
-from pycollective.keras.optimizer import convert
+from pycollective.keras.optimizer import home_of
 from pycollective.keras.options import OptimizerOptions
 
 
@@ -49,5 +49,5 @@ class Loader:
         )
         model = self._keras.models.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
         if getattr(model, "optimizer", None) is not None:
-            convert(model.optimizer, options)
+            home_of(model.optimizer).convert(model.optimizer, options)
         return model

@@ -62,7 +62,7 @@ def DistributedOptimizer(
         compression, sparse_as_dense, gradient_predivide_factor, op, groups_of(num_groups, groups),
         backward_passes_per_step, average_aggregated_gradients, process_set, scale_local_gradients,
     )  # fmt: skip
-    return distribute(optimizer, options)
+    return home_of(optimizer).distribute(optimizer, options)
 
 
 def PartialDistributedOptimizer(
@@ -101,21 +101,7 @@ def PartialDistributedOptimizer(
     return made
 
 
-def distribute(optimizer: Any, options: OptimizerOptions) -> Any:
-    """See DistributedOptimizer."""
-    return _home(optimizer).distribute(optimizer, options)
-
-
-def convert(optimizer: Any, options: OptimizerOptions) -> None:
-    """Make a loaded optimizer itself distributed, unless it is.
-
-    Raises:
-        ValueError: the options do not suit it.
-    """
-    _home(optimizer).convert(optimizer, options)
-
-
-def _home(optimizer: Any) -> ModuleType:
+def home_of(optimizer: Any) -> ModuleType:
     """The module that distributes optimizers of this kind."""
     if isinstance(optimizer, keras.optimizers.Optimizer):
         return keras3

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pycollective import checks
-from pycollective.hvd.arguments import OPS, Adasum, Average, compressor
+from pycollective.hvd.arguments import Adasum, Average, compressor, operator_name
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.keras.compression import Compression
 
@@ -24,7 +24,7 @@ class OptimizerOptions:
     groups: int | Sequence[Sequence[Any]] | None = None
     backward_passes_per_step: int = 1
     average_aggregated_gradients: bool = False
-    process_set: ProcessSet = field(default=global_process_set)
+    process_set: ProcessSet = global_process_set
     scale_local_gradients: bool = True
 
     def __post_init__(self) -> None:
@@ -39,8 +39,8 @@ class OptimizerOptions:
         checks.instance(self.process_set, "process_set", ProcessSet, "a ProcessSet")
         if checks.integer(self.backward_passes_per_step, "backward_passes_per_step") <= 0:
             raise ValueError("backward_passes_per_step must be > 0")
-        if self.op not in OPS and self.op != Adasum:
-            raise ValueError(f"op must be Average, Sum, Adasum, Min, Max or Product, not {checks.shown(self.op)}")
+        if self.op != Adasum:
+            operator_name(self.op)
         predivide = checks.number(self.gradient_predivide_factor, "gradient_predivide_factor")
         if predivide != 1.0 and self.op != Average:
             raise ValueError("gradient_predivide_factor is supported with op=Average only")

@@ -1,4 +1,7 @@
-"""The reduction of one optimizer's gradients: which, under which names, and what is done before and after."""
+"""The reduction of one optimizer's gradients: which, under which names, and what is done before and after.
+
+And what the optimizers of Keras 3 and of tf_keras that use it have in common.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from pycollective.hvd.basics import engine_of
 from pycollective.hvd.gradients.gradient_group import GradientGroup, new_prefix
@@ -18,18 +21,19 @@ class GradientReduction:
     """Reduces the gradients of an optimizer.
 
     Attributes:
+        backend: of the gradients.
         count: how often gradients were given to be reduced or, in a function that is compiled, traced.
         applying: whether a method that reduces is running, so that the optimizer may change variables.
     """
 
     def __init__(self, options: OptimizerOptions, backend: KerasBackend) -> None:
-        self._options, self._backend = options, backend
+        self._options, self.backend = options, backend
         self._local: set[Any] = set()
         self._groups: dict[Any, GradientGroup] = {}
         self._prefix: str | None = None
         self._waiting: tuple[list[Any], list[Any]] | None = None
         self.count = 0
-        self.applying = self._reduced_elsewhere = False
+        self.applying = self._reduced_before = False
 
     def register_local_var(self, variable: Any) -> None:
         """Do not reduce this variable's gradients."""
@@ -59,7 +63,7 @@ class GradientReduction:
         results = list(gradients)
         for i, mine in enumerate(local):
             if mine and options.scale_local_gradients and results[i] is not None:
-                results[i] = self._backend.multiply(results[i], 1 / size)
+                results[i] = self.backend.multiply(results[i], 1 / size)
         reduced = self._reduced([gradients[i] for i in kept], [variables[i] for i in kept], only_if)
         for i, gradient in zip(kept, reduced, strict=True):
             results[i] = gradient
@@ -69,7 +73,7 @@ class GradientReduction:
         if not variables:
             return []
         if self._options.sparse_as_dense:
-            gradients = [None if gradient is None else self._backend.to_dense(gradient) for gradient in gradients]
+            gradients = [None if gradient is None else self.backend.to_dense(gradient) for gradient in gradients]
         compression, contexts = self._options.compression, []
         for i, gradient in enumerate(gradients):
             dense = gradient is not None and hasattr(gradient, "dtype") and not hasattr(gradient, "dense_shape")
@@ -77,17 +81,13 @@ class GradientReduction:
             contexts.append((dense, context))
         group = self._group(variables)
         if only_if is None:
-            reduced = self._backend.reduce(group, gradients)
+            reduced = self.backend.reduce(group, gradients)
         else:
-            reduced = self._backend.reduce_if(only_if, group, gradients)
+            reduced = self.backend.reduce_if(only_if, group, gradients)
         return [
             compression.decompress(gradient, context) if dense else gradient
             for gradient, (dense, context) in zip(reduced, contexts, strict=True)
         ]
-
-    def multiplied(self, gradient: Any, factor: float) -> Any:
-        """A gradient of any kind times a number."""
-        return self._backend.multiply(gradient, factor)
 
     def _group(self, variables: Sequence[Any]) -> GradientGroup:
         rows = rows_of(variables)
@@ -103,16 +103,17 @@ class GradientReduction:
             )  # fmt: skip
         return self._groups[key]
 
-    # -- when the gradients of several passes are accumulated, and when another object reduces them ------------------
+    # -- when the gradients of several passes are accumulated, and when they are reduced before the optimizer's call ---
 
     @contextlib.contextmanager
-    def elsewhere(self) -> Iterator[None]:
-        """While this is entered, the gradients that the optimizer applies are reduced ones."""
-        self._reduced_elsewhere = True
+    def before(self, gradients: Sequence[Any], variables: Sequence[Any]) -> Iterator[list[Any]]:
+        """Reduce the gradients; while this is entered, those that the optimizer applies are these, which it yields."""
+        reduced = self(gradients, variables)
+        self._reduced_before = True
         try:
-            yield
+            yield reduced
         finally:
-            self._reduced_elsewhere = False
+            self._reduced_before = False
 
     @contextlib.contextmanager
     def step(self, gradients: Sequence[Any], variables: Sequence[Any], accumulates: bool) -> Iterator[list[Any]]:
@@ -124,7 +125,7 @@ class GradientReduction:
         before = self.applying
         self.applying = True
         try:
-            if self._reduced_elsewhere:
+            if self._reduced_before:
                 yield list(gradients)
             elif accumulates:
                 self.count += 1
@@ -143,6 +144,56 @@ class GradientReduction:
         sums = iter(gradients)
         every = [None if gradient is None else next(sums) for gradient in given]
         return [gradient for gradient in self(every, variables, only_if) if gradient is not None]
+
+
+_Optimizer: Any = object
+"""What ReducingOptimizer is mixed into, for the type checker."""
+
+
+class ReducingOptimizer(_Optimizer):
+    """Mixed into the class of an optimizer; its subclasses reduce in the methods of one package of Keras.
+
+    Attributes:
+        options: of the DistributedOptimizer.
+        wrapped_class: the class of the optimizer without this one.
+        called_by: the method to call in a train_step of one's own, besides apply_gradients.
+    """
+
+    options: ClassVar[OptimizerOptions]
+    wrapped_class: ClassVar[type]
+    called_by: ClassVar[str]
+    reduction: GradientReduction
+
+    def register_local_var(self, var: Any) -> None:
+        """Do not reduce the gradients of this variable."""
+        self.reduction.register_local_var(var)
+
+    def finalize_variable_values(self: Any, var_list: Any) -> None:
+        """Called at the end of `fit`.
+
+        Raises:
+            RuntimeError: the training did not use this optimizer, so that nothing was reduced.
+        """
+        if list(var_list) and self.reduction.count == 0:
+            raise RuntimeError(
+                "the training has changed variables without this DistributedOptimizer: no gradient was reduced. A "
+                f"custom train_step must call optimizer.{self.called_by}() or apply_gradients()"
+            )
+        super().finalize_variable_values(var_list)
+
+
+def subclass(kind: type, mixed_in: type[ReducingOptimizer], options: OptimizerOptions) -> Any:
+    """The class of the optimizers that reduce; models are saved as with the original class."""
+    base = getattr(kind, "wrapped_class", kind)
+    members = {"options": options, "wrapped_class": base, "__module__": base.__module__, "__doc__": base.__doc__}
+    return type(base.__name__, (mixed_in, base), members)
+
+
+def copy_exclusions(optimizer: Any, made: Any) -> None:
+    """What was excluded from weight decay, which is not part of an optimizer's configuration."""
+    for name, value in vars(optimizer).items():
+        if name.startswith("_exclude_from_weight_decay"):
+            setattr(made, name, value)
 
 
 def rows_of(variables: Sequence[Any]) -> dict[str, tuple[tuple[int, ...], str]]:

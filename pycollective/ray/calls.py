@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,16 +38,6 @@ class Log:
     def close(self) -> None:
         if self.queue is not None:
             self.queue.shutdown(force=True)
-
-
-@contextlib.contextmanager
-def log_to(callbacks: Callbacks) -> Iterator[Log]:
-    """A log that is closed at the end."""
-    log = Log(callbacks)
-    try:
-        yield log
-    finally:
-        log.close()
 
 
 @dataclass

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pycollective.ray.calls import Callbacks
-from pycollective.ray.discovery import RayHostDiscovery
+from pycollective.ray.resources import RayHostDiscovery
 from pycollective.ray.runner import RayExecutor
 from pycollective.ray.settings import MiniSettings
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import logging
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -14,10 +15,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pycollective import checks, horovod
 from pycollective.elastic import Driver, Limits
-from pycollective.ray.calls import LOOK_EVERY, Callbacks, Log, log_to, reports_a_loss
-from pycollective.ray.discovery import RayHostDiscovery
-from pycollective.ray.job import Job
-from pycollective.ray.resources import Resources
+from pycollective.ray.calls import LOOK_EVERY, Callbacks, Log, reports_a_loss
+from pycollective.ray.resources import RayHostDiscovery, Resources
 from pycollective.ray.settings import MiniSettings
 from pycollective.ray.worker import BaseHorovodWorker
 
@@ -25,8 +24,8 @@ _log = logging.getLogger(__name__)
 _KILLED = 128 + signal.SIGKILL
 
 
-class ElasticJob(Job):
-    """The workers of an elastic RayExecutor; each call of `run` is a job of its own.
+class ElasticJob:
+    """The workers of an elastic RayExecutor; each call of `run` is a job of its own. The methods are StaticJob's.
 
     Args: as for RayExecutor; least: min_workers, most: max_workers.
     """
@@ -86,10 +85,11 @@ class ElasticJob(Job):
         """Forget what `start` was given; no worker outlives a call."""
         self._prepared = None
 
-    def _call(self, method: str, argument: Any, callbacks: Callbacks) -> list[Any]:
+    def call(self, method: str, argument: Any, callbacks: Callbacks) -> list[Any]:
+        """See StaticJob."""
         if self._prepared is None:
             raise RuntimeError("start() has not been called, or shutdown() was")
-        with log_to(callbacks) as log:
+        with contextlib.closing(Log(callbacks)) as log:
             workers = _Actors(self._resources, self._prepared, (method, ray.put(argument)), log, self._discover)
             driver = Driver(workers, self._discover, self._limits, address=_own_address(), report=_log.warning)
             try:

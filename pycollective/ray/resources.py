@@ -1,4 +1,4 @@
-"""What one worker asks Ray for, and the placement groups that reserve it."""
+"""What one worker asks Ray for, the nodes that have room for it, and the placement groups that reserve it."""
 
 from __future__ import annotations
 
@@ -54,6 +54,19 @@ class Resources:
     def slots(self, total: dict[str, float]) -> int:
         """How many workers fit into a node's resources."""
         return int(min(total.get(name, 0.0) // count for name, count in self.bundle().items()))
+
+
+class RayHostDiscovery:
+    """The nodes of the cluster and how many workers each has room for, whatever else runs there."""
+
+    def __init__(self, use_gpu: bool = False, cpus_per_worker: float = 1, gpus_per_worker: int | None = None) -> None:
+        self._resources = Resources(cpus_per_worker, use_gpu, gpus_per_worker)
+
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        """The number of workers for each living node that has room, by Ray's identifier of the node."""
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        slots = {node["NodeID"]: self._resources.slots(node["Resources"]) for node in alive}
+        return {node: count for node, count in slots.items() if count}
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ from typing import Any
 from pycollective import checks
 from pycollective.ray.calls import Callbacks
 from pycollective.ray.elastic_job import ElasticJob
-from pycollective.ray.job import Job
 from pycollective.ray.resources import Resources
 from pycollective.ray.settings import MiniSettings
 from pycollective.ray.static_job import StaticJob
@@ -69,7 +68,7 @@ class RayExecutor:
         if max_workers is not None and min_workers is None:
             raise ValueError("max_workers needs min_workers")
         count = checks.integer(sizes[given[0]], given[0], 1)
-        self._job: Job
+        self._job: StaticJob | ElasticJob
         if min_workers is not None:
             most = None if max_workers is None else checks.integer(max_workers, "max_workers", count)
             self._job = ElasticJob(
@@ -148,11 +147,11 @@ class RayExecutor:
             Any exception of fn, as Ray raises it: an instance of its type, whose text names rank and host. The other
             ranks have five seconds to end their call too; then all workers are ended.
         """
-        return self._job.run(fn, tuple(args or ()), dict(kwargs or {}), callbacks)
+        return self._job.call("call", (fn, tuple(args or ()), dict(kwargs or {})), callbacks)
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Callbacks = None) -> list[Any]:
         """Call fn(executable) on every rank, with None if there is no executable; otherwise as `run`."""
-        return self._job.execute(fn, callbacks)
+        return self._job.call("execute", fn, callbacks)
 
     def run_remote(
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,15 +14,14 @@ from pycollective.cli.launch.host_variables import host_variables, new_token, re
 from pycollective.cli.launch.job import KILL_AFTER, rank_environment
 from pycollective.comm.bootstrap.nodes import place
 from pycollective.comm.bootstrap.sockets.interfaces import addresses_of
-from pycollective.ray.calls import Callbacks, Outcome, log_to, wait_for
-from pycollective.ray.job import Job
+from pycollective.ray.calls import Callbacks, Log, Outcome, wait_for
 from pycollective.ray.resources import Resources, in_group, reserve
 from pycollective.ray.settings import MiniSettings
 from pycollective.ray.worker import BaseHorovodWorker
 
 
-class StaticJob(Job):
-    """The workers of a RayExecutor that is not elastic.
+class StaticJob:
+    """The workers of a RayExecutor that is not elastic; the executor documents the methods.
 
     Args:
         count: number of workers; per_host: as many on each of count / per_host nodes, None: wherever there is room.
@@ -53,7 +53,7 @@ class StaticJob(Job):
             self._workers = self._place()
             self._rank(extra_env_vars)
             self._ended = ""
-            self._call("start_executable", (executable_cls, executable_args, executable_kwargs), None)
+            self.call("start_executable", (executable_cls, executable_args, executable_kwargs), None)
         except BaseException:
             self.shutdown()
             raise
@@ -115,10 +115,11 @@ class StaticJob(Job):
             remove_placement_group(self._group)
             self._group = None
 
-    def _call(self, method: str, argument: Any, callbacks: Callbacks) -> list[Any]:
+    def call(self, method: str, argument: Any, callbacks: Callbacks) -> list[Any]:
+        """Call a method of every worker's BaseHorovodWorker with an argument; the results by rank."""
         self._require_workers()
         stored = ray.put(argument)  # pickled once, here
-        with log_to(callbacks) as log:
+        with contextlib.closing(Log(callbacks)) as log:
             calls = []
             for worker in self._workers:
                 worker.set_queue.remote(log.queue)

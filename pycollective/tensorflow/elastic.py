@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from pycollective.hvd.elastic.running import reset, run_fn
+from pycollective.hvd.elastic.running import run_graphs
 from pycollective.hvd.elastic.state import ObjectState, require_names
 from pycollective.hvd.elastic.state import State as State
 from pycollective.tensorflow import graph_calls
@@ -23,17 +22,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     Errors of graphs that were caused by the loss of a rank are taken for HorovodInternalError.
     """
 
-    @functools.wraps(func)
-    def wrapper(state: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return func(state, *args, **kwargs)
-        except tf.errors.OpError as error:
-            lost = graph_calls.internal_error(error)
-            if lost is None:
-                raise
-            raise lost from error
-
-    return run_fn(wrapper, reset)
+    return run_graphs(func, graph_calls.internal_error)
 
 
 class _VariablesState(ObjectState):

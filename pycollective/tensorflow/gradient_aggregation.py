@@ -47,7 +47,7 @@ class LocalGradientAggregation:
             complete = tf.equal(tf.identity(count), self._passes)
             results = tf.cond(complete, lambda: self._complete(sums, owners), lambda: [tf.identity(g) for g in present])
         found: list[Any] = [None] * len(dense)
-        for i, gradient in zip(here, _listed(results), strict=True):
+        for i, gradient in zip(here, tf.nest.flatten(results), strict=True):  # a list of one has become a tensor
             found[i] = gradient
         return found
 
@@ -88,8 +88,3 @@ def _local(name: str, shape: Any, dtype: Any) -> Any:
         name, shape, dtype, tf.compat.v1.zeros_initializer(), trainable=False, use_resource=True,
         collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
     )  # fmt: skip
-
-
-def _listed(results: Any) -> list[Any]:
-    """tf.cond returns a single tensor for a list of one."""
-    return list(results) if isinstance(results, (list, tuple)) else [results]

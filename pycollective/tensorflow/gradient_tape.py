@@ -12,7 +12,7 @@ from pycollective import checks
 from pycollective.hvd.arguments import Average
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.tensorflow.compression import Compression
-from pycollective.tensorflow.hvd.gradients import GradientReducer, Groups, scaled_local
+from pycollective.tensorflow.hvd.gradients import GradientReducer, Groups
 from pycollective.tensorflow.util import unconverted
 
 
@@ -20,15 +20,10 @@ class _DistributedTape:
     """Mixed in before the class of the wrapped tape, whose recording it shares."""
 
     _reducer: GradientReducer
-    _process_set: ProcessSet
-    _scale_local_gradients: bool
-    _local: set[int]
-    _kept: list[Any]
 
     def register_local_source(self, source: Any) -> None:
         """Do not reduce the gradient of this variable: it belongs to this rank only."""
-        self._local.add(id(source))
-        self._kept.append(source)  # its id is not given to another object
+        self._reducer.local[id(source)] = source
 
     @unconverted
     def gradient(
@@ -44,17 +39,8 @@ class _DistributedTape:
             FailedPreconditionError: ranks have gradients of different sources.
         """
         found = super().gradient(target, sources, output_gradients, **options)  # type: ignore[misc]
-        flat = tf.nest.flatten(sources)
-        gradients = tf.nest.flatten(found)
-        shared = [i for i, source in enumerate(flat) if id(source) not in self._local]
-        reduced = self._reducer([gradients[i] for i in shared], [flat[i] for i in shared])
-        for i, gradient in zip(shared, reduced, strict=True):
-            gradients[i] = gradient
-        size = self._process_set.size() or 1
-        if self._scale_local_gradients and size > 1:
-            for i in set(range(len(flat))) - set(shared):
-                gradients[i] = scaled_local(gradients[i], size)
-        return tf.nest.pack_sequence_as(sources, gradients)
+        reduced = self._reducer(tf.nest.flatten(found), tf.nest.flatten(sources))
+        return tf.nest.pack_sequence_as(sources, reduced)
 
     @unconverted
     def get_local_and_global_gradients(
@@ -63,8 +49,8 @@ class _DistributedTape:
         """Collective: (source, gradient) of the local sources, and of all others."""
         gradients = tf.nest.flatten(self.gradient(target, sources, output_gradients))
         pairs = list(zip(tf.nest.flatten(sources), gradients, strict=True))
-        local = [pair for pair in pairs if id(pair[0]) in self._local]
-        return local, [pair for pair in pairs if id(pair[0]) not in self._local]
+        local = [pair for pair in pairs if id(pair[0]) in self._reducer.local]
+        return local, [pair for pair in pairs if id(pair[0]) not in self._reducer.local]
 
 
 @unconverted
@@ -106,16 +92,13 @@ def DistributedGradientTape(
         warnings.warn("num_groups was replaced by groups", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
     reducer = GradientReducer(
-        "DistributedGradientTape", op, compression, sparse_as_dense, gradient_predivide_factor, groups, process_set
-    )
+        "DistributedGradientTape", op, compression, sparse_as_dense, gradient_predivide_factor, groups, process_set,
+        scale_local_gradients,
+    )  # fmt: skip
     base = type(gradtape)
     made_of: Any = type(base.__name__, (_DistributedTape, base), {"__module__": base.__module__})
     made = made_of.__new__(made_of)
-    made.__dict__.update(gradtape.__dict__)
-    made.__dict__.update(
-        _reducer=reducer, _process_set=process_set, _local=set(), _kept=[],
-        _scale_local_gradients=checks.flag(scale_local_gradients, "scale_local_gradients"),
-    )  # fmt: skip
+    made.__dict__.update(gradtape.__dict__, _reducer=reducer)
     return made
 
 

@@ -17,9 +17,7 @@ from pycollective.hvd import graph_call
 from pycollective.hvd.exceptions import HorovodInternalError
 from pycollective.hvd.graph_call import Start
 from pycollective.tensorflow import graph_operation, xla_calls
-from pycollective.tensorflow.graph_operation import why_not
-
-__all__ = ["call", "internal_error", "why_not"]
+from pycollective.tensorflow.graph_operation import why_not as why_not
 
 _INTERNAL = f"{HorovodInternalError.__name__}: "
 
@@ -31,12 +29,13 @@ def call(
     dtypes: Sequence[tf.DType],
     shapes: Sequence[tf.TensorShape],
     *,
-    stateful: bool = True,
     name: str,
 ) -> list[tf.Tensor]:
     """An operation of the graph under construction that runs `start`; returns its results.
 
-    Outside of graphs it runs `start` and waits; its errors are raised unchanged.
+    Outside of graphs it runs `start` and waits; its errors are raised unchanged. In a `tf.function`, operations run one
+    after the other in the order of their creation, even if nothing uses their results; with jit_compile in the order
+    that xla_order describes.
 
     Errors raised by `start`, or passed to `done`, reach the caller that runs the graph as: InvalidArgumentError
     (ValueError, TypeError), FailedPreconditionError (MismatchError; UnknownError where TensorFlow does not take our own
@@ -46,9 +45,6 @@ def call(
     Args:
         start: kept for the life of the process, as TensorFlow does not report the end of a graph's last copy.
         dtypes, shapes: of the results, of which there must be one at least; a shape may be partly or wholly unknown.
-        stateful: in a `tf.function`, stateful operations run in the order of their creation and one after the other,
-            even if nothing uses their results. Others run when their inputs exist, and only if a result is used.
-            With jit_compile all run, and in the order that xla_order describes.
         name: of the operation in the graph; made unique.
 
     Raises:
@@ -71,7 +67,7 @@ def call(
         if why_not():
             outputs = _numpy_function(start, inputs, dtypes, name)
         else:
-            outputs = graph_operation.build(start, inputs, dtypes, stateful=stateful, name=name)
+            outputs = graph_operation.build(start, inputs, dtypes, name)
     for output, shape in zip(outputs, shapes, strict=True):
         output.set_shape(shape)
     return outputs
@@ -105,10 +101,7 @@ def _keep_context() -> None:
 def _numpy_function(
     start: Start, inputs: Sequence[tf.Tensor], dtypes: Sequence[tf.DType], name: str
 ) -> list[tf.Tensor]:
-    """A call that blocks a thread of TensorFlow.
-
-    It is always stateful: operations that block must have the same order on all ranks.
-    """
+    """A call that blocks a thread of TensorFlow; also in the order of creation, which is the same on all ranks."""
     numpy_dtypes = [dtype.as_numpy_dtype for dtype in dtypes]
 
     def function(*arrays: Any) -> list[Any]:

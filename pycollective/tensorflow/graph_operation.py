@@ -37,16 +37,10 @@ _starts: dict[int, Start] = {}
 _lock = threading.Lock()
 
 
-def build(
-    start: Start, inputs: Sequence[tf.Tensor], dtypes: Sequence[tf.DType], *, stateful: bool, name: str
-) -> list[tf.Tensor]:
+def build(start: Start, inputs: Sequence[tf.Tensor], dtypes: Sequence[tf.DType], name: str) -> list[tf.Tensor]:
     """Add an operation to the graph under construction; the results have unknown shapes."""
-    key = keep(start)
-    attributes = {"operands": list(inputs), "key": key, "Tresults": list(dtypes), "name": name}
-    if stateful:
-        return list(op_def_library.apply_op("PycollectiveCall", **attributes))
-    token = op_def_library.apply_op("PycollectiveToken", name=f"{name}_token")
-    return list(op_def_library.apply_op("PycollectiveOverlappingCall", token=token, **attributes))
+    attributes = {"operands": list(inputs), "key": keep(start), "Tresults": list(dtypes), "name": name}
+    return list(op_def_library.apply_op("PycollectiveCall", **attributes))
 
 
 def keep(start: Start) -> int:
@@ -68,10 +62,6 @@ def is_numeric(dtype: tf.DType) -> bool:
     return dtype.is_numpy_compatible and dtype not in (tf.string, tf.resource, tf.variant)
 
 
-def _types() -> set[tf.DType]:
-    return {value for value in vars(tf.dtypes).values() if isinstance(value, tf.DType)}
-
-
 def why_not() -> str:
     """Why this process does not use the operation; empty if it does."""
     with _lock:
@@ -88,7 +78,8 @@ def _why_not() -> str:
         span = ".".join(map(str, oldest)) + ("" if oldest == newest else f" to {'.'.join(map(str, newest))}")
         return f"TensorFlow is {tf.__version__}; tried was {span}"
     folder = Path(tf.__file__).parent
-    types = {dtype.as_datatype_enum: np.dtype(dtype.as_numpy_dtype) for dtype in _types() if is_numeric(dtype)}
+    dtypes = [value for value in vars(tf.dtypes).values() if isinstance(value, tf.DType) and is_numeric(value)]
+    types = {dtype.as_datatype_enum: np.dtype(dtype.as_numpy_dtype) for dtype in dtypes}
     try:
         _core.define_tensorflow_operations([str(folder / name) for name in _LIBRARIES], run, _describe, types)
         return within(_SELF_TEST_SECONDS, _self_test)
@@ -136,6 +127,6 @@ def _self_test() -> str:
     )
     with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
         x = [tf.constant([value, value], tf.float32) for value in (1, 2)]
-        works = [build(start, [x[i]], [tf.float32], stateful=i == 0, name="self_test")[0] for i in range(2)]
+        works = [build(start, [each], [tf.float32], "self_test")[0] for each in x]
         results = [result.tolist() for result in session.run(works)]
     return "" if results == [[2, 2], [3, 3]] else f"the self-test returned {results}"

@@ -12,7 +12,7 @@ from pycollective.hvd.arguments import Adasum, Average
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.tensorflow.compression import Compression
 from pycollective.tensorflow.gradient_aggregation import LocalGradientAggregation
-from pycollective.tensorflow.hvd.gradients import GradientReducer, Groups, scaled_local
+from pycollective.tensorflow.hvd.gradients import GradientReducer, Groups
 
 
 class _Wrapping(tf.compat.v1.train.Optimizer):
@@ -39,39 +39,22 @@ class _DistributedOptimizer(_Wrapping):
     """Reduces the gradients that another optimizer computes."""
 
     def __init__(
-        self, optimizer: Any, name: str, use_locking: bool, reducer: GradientReducer, process_set: ProcessSet,
-        scale_local_gradients: bool, passes: int, sparse_as_dense: bool, average: bool,
+        self, optimizer: Any, name: str, use_locking: bool, reducer: GradientReducer,
+        aggregation: LocalGradientAggregation | None,
     ) -> None:  # fmt: skip
         super().__init__(optimizer, name, use_locking)
-        self._reducer, self._process_set, self._scale_local = reducer, process_set, scale_local_gradients
-        self._local: dict[int, Any] = {}
-        self._aggregation = None
-        if passes > 1:
-            if tf.executing_eagerly():
-                raise ValueError("backward_passes_per_step > 1 needs a graph with optimizers of tf.compat.v1.train")
-            self._aggregation = LocalGradientAggregation(passes, self._reduced, sparse_as_dense, average, name)
+        self._reducer, self._aggregation = reducer, aggregation
 
     def register_local_var(self, var: Any) -> None:
         """Do not reduce the gradient of this variable: it belongs to this rank only."""
-        self._local[id(var)] = var
+        self._reducer.local[id(var)] = var
 
     def compute_gradients(self, *arguments: Any, **options: Any) -> list[tuple[Any, Any]]:
         """Collective: (gradient, variable), reduced over all ranks."""
         pairs = self._optimizer.compute_gradients(*arguments, **options)
         gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
-        compute = self._reduced if self._aggregation is None else self._aggregation.compute
+        compute = self._reducer if self._aggregation is None else self._aggregation.compute
         return list(zip(compute(gradients, variables), variables, strict=True))
-
-    def _reduced(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
-        shared = [i for i, variable in enumerate(variables) if id(variable) not in self._local]
-        reduced = self._reducer([gradients[i] for i in shared], [variables[i] for i in shared])
-        results = list(gradients)
-        for i, gradient in zip(shared, reduced, strict=True):
-            results[i] = gradient
-        if self._scale_local:
-            for i in set(range(len(variables))) - set(shared):
-                results[i] = scaled_local(results[i], self._process_set.size() or 1)
-        return results
 
     def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
         """The other optimizer's step; with backward_passes_per_step in every such pass only."""
@@ -93,8 +76,6 @@ class _DistributedAdasumOptimizer(_Wrapping):
 
     def __init__(self, optimizer: Any, name: str, use_locking: bool, compression: Any, passes: int) -> None:
         super().__init__(optimizer, name, use_locking)
-        if passes > 1 and tf.executing_eagerly():
-            raise ValueError("backward_passes_per_step > 1 needs a graph with optimizers of tf.compat.v1.train")
         self._passes = passes
         self._reducer = GradientReducer(name, Adasum, compression)
 
@@ -107,7 +88,7 @@ class _DistributedAdasumOptimizer(_Wrapping):
         pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
         variables = [variable for _, variable in pairs]
         if self._passes == 1:
-            starts = [tf.identity(_read(variable)) for variable in variables]
+            starts = [tf.identity(variable.read_value()) for variable in variables]
         else:
             starts, kept, count = self._begin(variables)
         with tf.control_dependencies(starts):
@@ -137,21 +118,17 @@ class _DistributedAdasumOptimizer(_Wrapping):
         first = tf.equal(count.read_value() % self._passes, 0)
         starts = []
         for start, variable in zip(kept, variables, strict=True):
-            value = tf.where(first, _read(variable), start.read_value())
+            value = tf.where(first, variable.read_value(), start.read_value())
             starts.append(start.assign(value, read_value=True))
         return starts, kept, count
 
     def _combined(self, variables: list[Any], starts: list[Any]) -> list[Any]:
         """The variables' new values, once they are assigned."""
-        deltas = [_read(variable) - start for variable, start in zip(variables, starts, strict=True)]
+        deltas = [variable.read_value() - start for variable, start in zip(variables, starts, strict=True)]
         values = [start + delta for start, delta in zip(starts, self._reducer(deltas, variables), strict=True)]
         updates = [variable.assign(value) for variable, value in zip(variables, values, strict=True)]
         with tf.control_dependencies([] if tf.executing_eagerly() else updates):
             return [tf.identity(value) for value in values]
-
-
-def _read(variable: Any) -> Any:
-    return variable.read_value()
 
 
 def DistributedOptimizer(
@@ -203,6 +180,8 @@ def DistributedOptimizer(
         warnings.warn("num_groups was replaced by groups", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        if passes > 1 and tf.executing_eagerly():
+            raise ValueError("backward_passes_per_step > 1 needs a graph with optimizers of tf.compat.v1.train")
         if op == Adasum:
             if process_set.process_set_id != 0:
                 raise NotImplementedError("Adasum of steps takes no process set")
@@ -210,11 +189,13 @@ def DistributedOptimizer(
             return _DistributedAdasumOptimizer(optimizer, name, use_locking, compression, passes)
         name = name or f"Distributed{type(optimizer).__name__}"
         reducer = GradientReducer(
-            name, op, compression, sparse_as_dense, gradient_predivide_factor, groups, process_set
+            name, op, compression, sparse_as_dense, gradient_predivide_factor, groups, process_set,
+            scale_local_gradients,
         )  # fmt: skip
-        return _DistributedOptimizer(
-            optimizer, name, use_locking, reducer, process_set, scale_local_gradients, passes, sparse_as_dense, average
-        )
+        aggregation = None
+        if passes > 1:
+            aggregation = LocalGradientAggregation(passes, reducer, sparse_as_dense, average, name)
+        return _DistributedOptimizer(optimizer, name, use_locking, reducer, aggregation)
     if op == Adasum:
         raise ValueError("op=Adasum is supported with optimizers of tf.compat.v1.train only")
     from pycollective import keras

@@ -13,7 +13,7 @@ import pytest
 
 ray = pytest.importorskip("ray")
 from pycollective.ray import ElasticRayExecutor, RayExecutor  # noqa: E402
-from pycollective.ray.discovery import RayHostDiscovery  # noqa: E402
+from pycollective.ray.elastic import RayHostDiscovery  # noqa: E402
 
 
 def _train(until: int, sizes: list[int], lost: str = "") -> list[tuple[int, int]]:

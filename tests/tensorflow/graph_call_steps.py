@@ -65,8 +65,8 @@ def allreduce(name: str, op: str = "sum") -> Start:
     return start
 
 
-def reduced(x: Any, name: str, op: str = "sum", stateful: bool = True) -> Any:
-    return graph_calls.call(allreduce(name, op), [x], [x.dtype], [x.shape], stateful=stateful, name=name)[0]
+def reduced(x: Any, name: str, op: str = "sum") -> Any:
+    return graph_calls.call(allreduce(name, op), [x], [x.dtype], [x.shape], name=name)[0]
 
 
 def raises(kind: type[BaseException], text: str, function: Callable[[], Any]) -> BaseException:
@@ -253,19 +253,7 @@ def many_in_a_v1_graph_in_any_order() -> None:
 
 
 @needs_operation
-def many_in_a_function_in_any_order() -> None:
-    @tf.function
-    def step(x: Any) -> Any:
-        works = {i: reduced(x + float(i), f"many.{i}", stateful=False) for i in rotated([*range(MANY)])}
-        return [works[i] for i in range(MANY)]
-
-    for _ in range(3):
-        found = step(tf.zeros([3]))
-        assert [x.numpy().tolist() for x in found] == [[float(i * basics.size())] * 3 for i in range(MANY)]
-
-
-@needs_operation
-def unordered_calls_are_neither_merged_nor_folded() -> None:
+def calls_are_neither_merged_nor_folded() -> None:
     numbers = itertools.count()
 
     def start(call: GraphCall) -> None:
@@ -275,13 +263,12 @@ def unordered_calls_are_neither_merged_nor_folded() -> None:
 
     @tf.function
     def inner() -> Any:
-        return graph_calls.call(start, [tf.constant(x)], [tf.float32], [tf.TensorShape([4])], stateful=False, name="s")
+        return graph_calls.call(start, [tf.constant(x)], [tf.float32], [tf.TensorShape([4])], name="s")
 
     @tf.function
     def outer() -> Any:  # the same operation twice: inlined, with equal attributes and inputs
         (first,) = inner()
-        with tf.control_dependencies([first]):
-            (second,) = inner()
+        (second,) = inner()
         return first + second
 
     before = starts
@@ -291,20 +278,19 @@ def unordered_calls_are_neither_merged_nor_folded() -> None:
 
     before = starts
     with tf.Graph().as_default(), v1.Session() as session:
-        first = reduced(tf.constant(x), "folded.1", stateful=False)
+        first = reduced(tf.constant(x), "folded.1")
         with tf.control_dependencies([first]):
-            second = reduced(tf.constant(x), "folded.2", stateful=False)
+            second = reduced(tf.constant(x), "folded.2")
         for runs in range(1, 4):
             session.run([first, second])
             assert starts - before == 2 * runs
 
 
 @needs_operation
-def unused_calls_run_only_if_stateful() -> None:
+def unused_calls_run() -> None:
     @tf.function
     def step() -> Any:
-        reduced(tf.constant(1.0), "unused.1", stateful=True)
-        reduced(tf.constant(1.0), "unused.2", stateful=False)
+        reduced(tf.constant(1.0), "unused")
         return tf.constant(0)
 
     before = starts
@@ -370,7 +356,7 @@ def jitted(function: Callable[..., Any]) -> Callable[..., Any]:
 def many_in_a_compiled_function_in_any_order() -> None:
     @jitted
     def step(x: Any) -> Any:
-        works = {i: reduced(x + float(i), f"many.{i}", stateful=i % 2 == 0) for i in rotated([*range(MANY)])}
+        works = {i: reduced(x + float(i), f"many.{i}") for i in rotated([*range(MANY)])}
         return [works[i] for i in range(MANY)]
 
     for _ in range(3):
@@ -437,7 +423,7 @@ def unused_calls_of_a_compiled_function_run() -> None:
     @jitted
     def step() -> Any:
         reduced(tf.constant(1.0), "unused.1")
-        reduced(tf.constant(1.0), "unused.2", stateful=False)
+        reduced(tf.constant(1.0), "unused.2")
         return tf.constant(0)
 
     before = starts

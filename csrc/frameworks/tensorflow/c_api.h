@@ -19,10 +19,9 @@ struct TF_Status;
 struct TF_Tensor;
 
 enum TF_Code : int { TF_OK = 0, TF_CANCELLED = 1, TF_UNKNOWN = 2, TF_INTERNAL = 13 };
-enum TF_DataType : int { TF_INT64 = 9 };
+enum TF_DataType : int {};
 
 using Create = void*(TF_OpKernelConstruction*);
-using Compute = void(void* kernel, TF_OpKernelContext*);
 // `done` is the address of a std::function<void()> that is gone when the function returns.
 using ComputeAsync = void(void* kernel, TF_OpKernelContext*, void* done);
 using Delete = void(void* kernel);
@@ -48,7 +47,6 @@ using InferShapes = void(TF_ShapeInferenceContext*, TF_Status*);
   X(TF_OpDefinitionBuilderSetShapeInferenceFunction, void(TF_OpDefinitionBuilder*, InferShapes*))                     \
   X(TF_RegisterOpDefinition, void(TF_OpDefinitionBuilder*, TF_Status*))                                               \
   X(TF_ShapeInferenceContextSetUnknownShape, void(TF_ShapeInferenceContext*, TF_Status*))                             \
-  X(TF_NewKernelBuilder, TF_KernelBuilder*(const char* op, const char* device, Create*, Compute*, Delete*))           \
   X(TF_NewAsyncKernelBuilder, TF_KernelBuilder*(const char* op, const char* device, Create*, ComputeAsync*, Delete*)) \
   X(TF_RegisterKernelBuilder, void(const char* name, TF_KernelBuilder*, TF_Status*))                                  \
   X(TF_OpKernelConstruction_GetAttrInt64, void(TF_OpKernelConstruction*, const char* name, int64_t*, TF_Status*))     \

@@ -32,10 +32,10 @@ py::array view_of(TF_Tensor* tensor, const py::dtype& type) {
 
 }  // namespace
 
-GraphCall::GraphCall(TF_OpKernelContext* context, std::function<void()> completed, int count)
+GraphCall::GraphCall(TF_OpKernelContext* context, std::function<void()> completed)
     : context_(context), completed_(std::move(completed)) {
   const Status status;
-  for (int i = 0; i < count; ++i) {
+  for (int i = 0, count = tf.TF_NumInputs(context); i < count; ++i) {
     TF_Tensor* tensor = nullptr;
     tf.TF_GetInput(context, i, &tensor, status);
     status.check();

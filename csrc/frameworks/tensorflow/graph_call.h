@@ -19,8 +19,7 @@ extern Python* python;
 // All members need the GIL.
 class GraphCall {
  public:
-  // Takes the first `count` inputs.
-  GraphCall(TF_OpKernelContext* context, std::function<void()> completed, int count);
+  GraphCall(TF_OpKernelContext* context, std::function<void()> completed);
   ~GraphCall();  // fails the operation if it has not completed: a graph must not wait for a call that was dropped
   GraphCall(const GraphCall&) = delete;
 

@@ -39,6 +39,28 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     return run_fn(func, reset)
 
 
+def run_graphs(
+    func: Callable[..., Any], internal_error: Callable[[Exception], HorovodInternalError | None]
+) -> Callable[..., Any]:
+    """Like `run`, where compiled programs report the loss of a rank in errors of the framework's own classes.
+
+    Args:
+        internal_error: what such an error was caused by; None: by something else.
+    """
+
+    @functools.wraps(func)
+    def wrapper(state: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return func(state, *args, **kwargs)
+        except Exception as error:
+            lost = internal_error(error)
+            if lost is None:
+                raise
+            raise lost from error
+
+    return run_fn(wrapper, reset)
+
+
 def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[..., Any]:
     """Like `run`, with another reset function."""
 

@@ -21,7 +21,10 @@ class KerasBackend(Protocol):
         ...
 
     def reduce_if(self, condition: Any, group: GradientGroup, gradients: Sequence[Any]) -> list[Any]:
-        """The same if `condition`, a scalar tensor equal on all ranks, is true; otherwise the gradients."""
+        """The same if `condition`, a scalar tensor equal on all ranks, is true; otherwise the gradients.
+
+        Of JAX alone: its optimizers clip gradients in every step, those of others in the steps that update.
+        """
         ...
 
     def to_dense(self, gradient: Any) -> Any:

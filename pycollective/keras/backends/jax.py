@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pycollective.hvd.gradients.gradient_group import GradientGroup
-from pycollective.hvd.graph_call import GraphCall
+from pycollective.hvd.graph_operations import Gradients
 from pycollective.jax import graph_calls
 
 
@@ -21,15 +21,7 @@ def reduce(group: GradientGroup, gradients: Sequence[Any]) -> list[Any]:
         arrays = [None if gradient is None else np.array(gradient) for gradient in gradients]
         group.reduce(arrays, arrays)
         return [None if array is None else jnp.asarray(array) for array in arrays]
-
-    def start(call: GraphCall) -> None:
-        inputs = iter(call.inputs)
-        arrays = [next(inputs) if here else None for here in present]
-        numbers = iter(range(len(operands)))
-        outputs = [None if array is None else call.output(next(numbers), array.shape) for array in arrays]
-        group.start(arrays, outputs, call.done)
-
-    results = iter(graph_calls.call(start, operands, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands]))
+    results = iter(graph_calls.call(Gradients(group, present, [False] * len(present)).start, operands))
     return [next(results) if here else None for here in present]
 
 

@@ -69,11 +69,6 @@ def _assembled(gradient: Any, parts: Iterator[Any]) -> Any:
     return next(parts)
 
 
-def reduce_if(condition: Any, group: GradientGroup, gradients: Sequence[Any]) -> list[Any]:
-    reduced: list[Any] = tf.cond(condition, lambda: reduce(group, gradients), lambda: list(gradients))
-    return reduced
-
-
 def to_dense(gradient: Any) -> Any:
     return tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
 

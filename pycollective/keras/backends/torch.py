@@ -22,10 +22,6 @@ def reduce(group: GradientGroup, gradients: Sequence[Any]) -> list[Any]:
     return reduced
 
 
-def reduce_if(condition: Any, group: GradientGroup, gradients: Sequence[Any]) -> list[Any]:
-    return reduce(group, gradients) if bool(condition) else list(gradients)
-
-
 def to_dense(gradient: Any) -> Any:
     return gradient if gradient.layout is torch.strided else gradient.to_dense()
 

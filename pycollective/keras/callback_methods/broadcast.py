@@ -9,7 +9,7 @@ from pycollective.errors import MismatchError
 from pycollective.hvd import basics
 from pycollective.hvd.objects import allgather_object
 from pycollective.keras.binding import Callback, Logs
-from pycollective.keras.functions import broadcast_variables
+from pycollective.keras.functions import broadcast_variables, is_built, variables_of
 from pycollective.keras.options import key_of
 
 
@@ -55,7 +55,7 @@ class BroadcastGlobalVariablesCallback(Callback):
             "steps": self.params.get("steps"),
             "epochs": self.params.get("epochs"),
             "model": bool(self.model.built),
-            "optimizer": _is_built(optimizer),
+            "optimizer": is_built(optimizer),
         }
         everyone = allgather_object(mine)
         for unit in ("steps", "epochs"):
@@ -67,7 +67,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         if all(one["model"] for one in everyone):
             self._broadcast(self.model.weights)
             if all(one["optimizer"] for one in everyone):
-                self._broadcast(_variables(optimizer))
+                self._broadcast(variables_of(optimizer))
                 self.broadcast_done = True
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
@@ -75,7 +75,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         _check_reduces(self.model)
         self.on_train_batch_end = _nothing  # type: ignore[method-assign]
         if not self.broadcast_done:
-            self._broadcast([*self.model.weights, *_variables(self.model.optimizer)])
+            self._broadcast([*self.model.weights, *variables_of(self.model.optimizer)])
             self.broadcast_done = True
 
     def _broadcast(self, variables: Any) -> None:
@@ -84,20 +84,6 @@ class BroadcastGlobalVariablesCallback(Callback):
 
 def _nothing(batch: int, logs: Logs = None) -> None:
     pass
-
-
-def _variables(optimizer: Any) -> list[Any]:
-    if optimizer is None:
-        return []
-    found = optimizer.variables
-    return list(found() if callable(found) else found)
-
-
-def _is_built(optimizer: Any) -> bool:
-    for name in ("built", "_built"):  # of Keras 3 and of tf_keras
-        if hasattr(optimizer, name):
-            return bool(getattr(optimizer, name))
-    return optimizer is None
 
 
 def _check_reduces(model: Any) -> None:

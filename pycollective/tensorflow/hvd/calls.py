@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from pycollective import checks
-from pycollective.hvd import handles
-from pycollective.hvd.graph_operations import GraphOperation
+from pycollective.hvd import arguments, handles
+from pycollective.hvd.graph_operations import Allreduce, GraphOperation
 from pycollective.hvd.process_sets import ProcessSet
 from pycollective.tensorflow import graph_calls
-from pycollective.tensorflow.hvd.errors import require_member, translated
+from pycollective.tensorflow.hvd.errors import raise_translated, require_member
 from pycollective.tensorflow.hvd.tensors import EagerResults, as_array, could_be_recorded
 
-Make = Callable[[str], GraphOperation]
-"""Makes an operation of a name."""
+Make = Callable[[str, ProcessSet], GraphOperation]
+"""Makes an operation of a name and a process set."""
 
 
 def run(
@@ -31,8 +32,8 @@ def run(
 ) -> list[tf.Tensor]:
     """The results of a collective.
 
-    In a graph it is stateful: a `tf.function` runs such operations one after the other, in the order in which they are
-    written, so ranks cannot confuse two executions of one operation; what shall run together is grouped.
+    A `tf.function` runs such operations one after the other, in the order in which they are written, so ranks cannot
+    confuse two executions of one operation; what shall run together is grouped.
 
     Args:
         kind: the first part of its name on all ranks.
@@ -44,8 +45,12 @@ def run(
     if tf.executing_eagerly():
         label = eager_label(kind, name, process_set)
         results = EagerResults([dtype.as_numpy_dtype for dtype in dtypes])
-        operation, arrays = make(label), [as_array(tensor) for tensor in tensors]
-        return results.tensors(translated(lambda: operation.run(arrays, results.output)))
+        operation, arrays = make(label, process_set), [as_array(tensor) for tensor in tensors]
+        try:
+            late = operation.run(arrays, results.output)
+        except Exception as error:
+            raise_translated(error)
+        return results.tensors(late)
     if shapes is None:
         shapes = [tensor.shape for tensor in tensors]
     require_member(process_set)  # now, not when the graph runs
@@ -53,9 +58,8 @@ def run(
     label = graph_label(node)
     if ignore_name_scope:
         label = node if name is not None else label.rpartition("/")[2]
-    found: list[tf.Tensor] = graph_calls.call(
-        make(f"{kind}.{label}").start, tensors, dtypes, shapes, stateful=True, name=node
-    )
+    operation = make(f"{kind}.{label}", process_set)
+    found: list[tf.Tensor] = graph_calls.call(operation.start, tensors, dtypes, shapes, name=node)
     return found
 
 
@@ -97,3 +101,27 @@ def differentiable(
 
     results = recorded(*tensors)
     return list(results) if isinstance(results, (list, tuple)) else [results]
+
+
+def reduced(
+    tensors: Sequence[tf.Tensor],
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    ignore_name_scope: bool,
+    process_set: ProcessSet,
+) -> list[tf.Tensor]:
+    """allreduce of dense tensors; the gradients of other collectives use it too."""
+    arguments.factor(prescale, "prescale_factor"), arguments.factor(postscale, "postscale_factor")
+    if op != arguments.Adasum:
+        arguments.operator_name(op)
+    make = functools.partial(Allreduce, op=op, prescale=prescale, postscale=postscale)
+
+    def function(*inputs: tf.Tensor) -> list[tf.Tensor]:
+        return run("allreduce", make, inputs, name, process_set, ignore_name_scope=ignore_name_scope)
+
+    def gradient(inputs: Any, outputs: Any, *gradients: tf.Tensor) -> list[tf.Tensor]:
+        return reduced(gradients, None, op, prescale, postscale, False, process_set)
+
+    return differentiable(function, gradient, tensors)

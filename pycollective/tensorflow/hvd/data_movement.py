@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,16 +20,7 @@ from pycollective.tensorflow.util import unconverted
 
 
 def _average(tensor: tf.Tensor, process_set: ProcessSet) -> tf.Tensor:
-    def make(label: str) -> graph_operations.GraphOperation:
-        return graph_operations.Allreduce(label, process_set, Average)
-
-    def function(*inputs: tf.Tensor) -> list[tf.Tensor]:
-        return calls.run("allreduce", make, inputs, None, process_set)
-
-    def gradient(inputs: Any, outputs: Any, *gradients: tf.Tensor) -> tf.Tensor:
-        return _average(gradients[0], process_set)
-
-    return calls.differentiable(function, gradient, [tensor])[0]
+    return calls.reduced([tensor], None, Average, 1.0, 1.0, False, process_set)[0]
 
 
 def _any_rows(tensor: tf.Tensor) -> tf.TensorShape:
@@ -62,14 +54,12 @@ def grouped_allgather(
     """allgather of several tensors."""
     inputs = list(map(as_tensor, several(tensors)))
 
-    def make(label: str) -> graph_operations.GraphOperation:
-        return graph_operations.Allgather(label, process_set)
-
     def function(*given: tf.Tensor) -> list[tf.Tensor]:
         shapes = list(map(_any_rows, given))
         return calls.run(
-            "allgather", make, given, name, process_set, shapes=shapes, ignore_name_scope=ignore_name_scope
-        )
+            "allgather", graph_operations.Allgather, given, name, process_set,
+            shapes=shapes, ignore_name_scope=ignore_name_scope,
+        )  # fmt: skip
 
     def gradient(given: Any, outputs: Any, *gradients: tf.Tensor) -> list[tf.Tensor]:
         return [_my_rows(gradient, x, process_set) for gradient, x in zip(gradients, given, strict=True)]
@@ -101,9 +91,7 @@ def broadcast(
         root_rank: among all ranks, even with a process set.
     """
     root_rank = _root(root_rank, process_set)
-
-    def make(label: str) -> graph_operations.GraphOperation:
-        return graph_operations.Broadcast(label, process_set, root_rank)
+    make = functools.partial(graph_operations.Broadcast, root_rank=root_rank)
 
     def function(*inputs: tf.Tensor) -> list[tf.Tensor]:
         return calls.run("broadcast", make, inputs, name, process_set, ignore_name_scope=ignore_name_scope)
@@ -119,11 +107,7 @@ def grouped_broadcast(
     tensors: Sequence[tf.Tensor], root_rank: int, name: str | None, process_set: ProcessSet
 ) -> list[tf.Tensor]:
     """The root's tensors on all ranks; not differentiable."""
-    root_rank = _root(root_rank, process_set)
-
-    def make(label: str) -> graph_operations.GraphOperation:
-        return graph_operations.Broadcast(label, process_set, root_rank)
-
+    make = functools.partial(graph_operations.Broadcast, root_rank=_root(root_rank, process_set))
     return calls.run("broadcast", make, tensors, name, process_set) if tensors else []
 
 
@@ -161,9 +145,7 @@ def alltoall(
             raise ValueError(f"splits must be integers, not {splits.dtype.name}")
         inputs.append(splits)
     dtype = tf.int32 if splits is None else splits.dtype
-
-    def make(label: str) -> graph_operations.GraphOperation:
-        return graph_operations.Alltoall(label, process_set, np.dtype(dtype.as_numpy_dtype))
+    make = functools.partial(graph_operations.Alltoall, splits_dtype=np.dtype(dtype.as_numpy_dtype))
 
     def function(*given: tf.Tensor) -> list[tf.Tensor]:
         shapes = [_any_rows(given[0]), tf.TensorShape([process_set.size()])]

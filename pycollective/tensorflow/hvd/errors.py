@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 import tensorflow as tf
 
 from pycollective.errors import MismatchError
 from pycollective.hvd import basics
 from pycollective.hvd.process_sets import ProcessSet
-
-_T = TypeVar("_T")
-
-
-def translated(run: Callable[[], _T]) -> _T:
-    """The result of a function.
-
-    Raises:
-        tf.errors.FailedPreconditionError: the ranks' calls do not match.
-        tf.errors.InvalidArgumentError: invalid arguments, found before anything was sent.
-        HorovodInternalError: a rank was lost or has shut down.
-    """
-    try:
-        return run()
-    except Exception as error:
-        raise_translated(error)
 
 
 def require_member(process_set: ProcessSet) -> None:
@@ -43,7 +26,12 @@ def require_member(process_set: ProcessSet) -> None:
 
 
 def raise_translated(error: Exception) -> NoReturn:
-    """Raise an error of the engine as described above, or unchanged."""
+    """
+    Raises:
+        tf.errors.FailedPreconditionError: the ranks' calls do not match.
+        tf.errors.InvalidArgumentError: invalid arguments, found before anything was sent.
+        the error itself: any other, such as HorovodInternalError, when a rank was lost or has shut down.
+    """
     if isinstance(error, MismatchError):
         raise tf.errors.FailedPreconditionError(None, None, str(error)) from error
     if isinstance(error, (ValueError, TypeError)):

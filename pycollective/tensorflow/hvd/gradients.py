@@ -17,7 +17,7 @@ from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.tensorflow import graph_calls
 from pycollective.tensorflow.compression import Compression
 from pycollective.tensorflow.hvd import calls
-from pycollective.tensorflow.hvd.errors import translated
+from pycollective.tensorflow.hvd.errors import raise_translated
 from pycollective.tensorflow.hvd.reductions import grouped_allreduce
 from pycollective.tensorflow.hvd.tensors import EagerResults, as_array, as_tensor
 from pycollective.tensorflow.hvd.variables import names_of
@@ -32,6 +32,9 @@ class GradientReducer:
 
     All dense gradients of a call are one operation, in a graph too, so that they are fused by the engine; the ranks
     first compare which gradients they have. Sparse ones (tf.IndexedSlices) are gathered from all ranks.
+
+    Attributes:
+        local: the variables whose gradients are not reduced, by id: they belong to this rank only.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class GradientReducer:
         predivide: float = 1.0,
         groups: Groups = None,
         process_set: ProcessSet = global_process_set,
+        scale_local_gradients: bool = True,
     ) -> None:
         """
         Args:
@@ -52,6 +56,7 @@ class GradientReducer:
             sparse_as_dense: convert sparse gradients to dense ones.
             predivide: the part of the division by the number of ranks that is done before the sum.
             groups: number of groups of gradients to reduce together, or lists of variables.
+            scale_local_gradients: divide the gradients of local variables by the number of ranks.
 
         Raises:
             ValueError, TypeError: invalid arguments.
@@ -64,7 +69,9 @@ class GradientReducer:
             raise ValueError("gradient_predivide_factor is supported with op=Average only")
         self._compression = compressor(compression)
         self._sparse_as_dense = checks.flag(sparse_as_dense, "sparse_as_dense")
-        self._groups = checked_groups(groups)
+        self._groups = _checked_groups(groups)
+        self._scale_local_gradients = checks.flag(scale_local_gradients, "scale_local_gradients")
+        self.local: dict[int, Any] = {}
 
     @unconverted
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
@@ -72,24 +79,35 @@ class GradientReducer:
 
         Args:
             gradients: None where a variable has none; then it must have none on any rank.
-            variables: the same on all ranks.
+            variables: the same on all ranks, but for local ones.
 
         Raises:
             FailedPreconditionError: the ranks' variables or gradients differ; on every rank, with the names.
             NotImplementedError: sparse gradients with an op other than Average and Sum.
         """
-        found = list(gradients)
+        results = list(gradients)
+        shared = [i for i, variable in enumerate(variables) if id(variable) not in self.local]
+        reduced = self._of_shared([gradients[i] for i in shared], [variables[i] for i in shared])
+        for i, gradient in zip(shared, reduced, strict=True):
+            results[i] = gradient
+        size = self._process_set.size() or 1
+        if self._scale_local_gradients and size > 1:
+            for i in set(range(len(results))) - set(shared):
+                results[i] = _divided(results[i], size)
+        return results
+
+    def _of_shared(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
         if self._sparse_as_dense:
-            found = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in found]
+            gradients = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in gradients]
         process_set = self._process_set
         if not process_set.included() and basics.is_initialized() and process_set.process_set_id is not None:
-            return found
+            return gradients
         basics.engine_of(process_set)  # initialized, and the set is registered
-        if process_set.size() == 1 or not found:
-            return found
-        return self._reduced(found, names_of(variables), variables)
+        if process_set.size() == 1 or not gradients:
+            return gradients
+        return self._reduced(gradients, names_of(variables), variables)
 
-    def _reduced(self, gradients: list[Any], names: list[str], variables: Sequence[Any]) -> list[Any]:
+    def _reduced(self, gradients: list[Any], names: list[str], variables: list[Any]) -> list[Any]:
         sparse = [isinstance(gradient, tf.IndexedSlices) for gradient in gradients]
         if any(sparse) and self._op not in (Average, 1):
             raise NotImplementedError("sparse gradients take op=Average and op=Sum only: use sparse_as_dense=True")
@@ -121,24 +139,23 @@ class GradientReducer:
         small: list[tf.Tensor],
     ) -> tuple[list[tf.Tensor], list[Any]]:  # fmt: skip
         """The reduced dense gradients, and in a graph the operations that do it."""
-        if tf.executing_eagerly():
-            group = _group(rows, self._op, self._predivide, self._process_set, groups, f"gradient.{self._name}")
-            operation = graph_operations.Gradients(group, present, sparse)
-            results = EagerResults([tensor.dtype.as_numpy_dtype for tensor in small])
-            lists = operation.lay_out([as_array(tensor) for tensor in small], results.output)
-            translated(lambda: group.reduce(*lists))
-            return results.tensors(()), []
-        label = calls.graph_label(self._name)
+        label = self._name if tf.executing_eagerly() else calls.graph_label(self._name)
         group = _group(rows, self._op, self._predivide, self._process_set, groups, f"gradient.{label}")
         operation = graph_operations.Gradients(group, present, sparse)
+        if tf.executing_eagerly():
+            results = EagerResults([tensor.dtype.as_numpy_dtype for tensor in small])
+            lists = operation.lay_out([as_array(tensor) for tensor in small], results.output)
+            try:
+                group.reduce(*lists)
+            except Exception as error:
+                raise_translated(error)
+            return results.tensors(()), []
         dtypes, shapes = [tensor.dtype for tensor in small], [tensor.shape for tensor in small]
         if small:
-            tensors = graph_calls.call(operation.start, small, dtypes, shapes, stateful=True, name=self._name)
+            tensors = graph_calls.call(operation.start, small, dtypes, shapes, name=self._name)
             return tensors, [tensors[0].op]
         compared = functools.partial(_compare, operation)
-        (scalar,) = graph_calls.call(
-            compared, [], [tf.int32], [tf.TensorShape([])], stateful=True, name=self._name
-        )  # fmt: skip
+        (scalar,) = graph_calls.call(compared, [], [tf.int32], [tf.TensorShape([])], name=self._name)
         return [], [scalar.op]
 
     def _grouped(self, names: list[str], variables: Sequence[Any]) -> tuple[tuple[str, ...], ...]:
@@ -178,7 +195,7 @@ def _group(
     return GradientGroup(named, op, predivide, process_set, groups, prefix)
 
 
-def checked_groups(groups: Groups) -> Groups:
+def _checked_groups(groups: Groups) -> Groups:
     """
     Raises:
         ValueError: neither a number of groups nor lists of variables.
@@ -193,7 +210,7 @@ def checked_groups(groups: Groups) -> Groups:
     return count or None
 
 
-def scaled_local(gradient: Any, size: int) -> Any:
+def _divided(gradient: Any, size: int) -> Any:
     """A gradient that is not reduced, divided by the number of ranks, so that it weighs as much as an averaged one."""
     if gradient is None:
         return None

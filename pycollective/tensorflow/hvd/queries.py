@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from pycollective.hvd import basics, graph_operations, interface
 from pycollective.hvd.graph_call import GraphCall
+from pycollective.hvd.horovod_basics import HorovodBasics
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.tensorflow import graph_calls
 from pycollective.tensorflow.hvd import calls
-from pycollective.tensorflow.hvd.errors import translated
+from pycollective.tensorflow.hvd.errors import raise_translated
 from pycollective.tensorflow.util import unconverted
 
 HOROVOD_PROCESS_SET_ERROR_INIT, HOROVOD_PROCESS_SET_ERROR_UNKNOWN_SET = -1, -2
@@ -27,27 +28,17 @@ def _number(query: Callable[[], int], node: str, name: str | None) -> tf.Tensor:
         return tf.constant(query(), tf.int32)
 
     def start(call: GraphCall) -> None:
-        try:
-            call.output(0, ())[...] = query()
-        except Exception as error:
-            call.done(error)
-        else:
-            call.done(None)
+        call.output(0, ())[...] = query()
+        call.done(None)
 
-    return graph_calls.call(start, [], [tf.int32], [_SCALAR], stateful=True, name=name or node)[0]
-
-
-def _ranks(process_set_id: int) -> list[int]:
-    registered = basics.process_set_ranks()
-    if process_set_id not in registered:
-        raise ValueError(f"there is no process set {process_set_id!r}; registered are {sorted(registered)}")
-    return registered[process_set_id]
+    return graph_calls.call(start, [], [tf.int32], [_SCALAR], name=name or node)[0]
 
 
 @unconverted
 def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
     """The number of ranks in a process set, when the graph runs; a scalar int32."""
-    return _number(lambda: len(_ranks(process_set_id)), "PycollectiveSize", name)
+    query = functools.partial(HorovodBasics()._process_set_size, process_set_id)  # noqa: SLF001 (Horovod's name)
+    return _number(query, "PycollectiveSize", name)
 
 
 @unconverted
@@ -89,20 +80,15 @@ def join() -> tf.Tensor:
         the rank that joined last; a scalar int32.
     """
     if tf.executing_eagerly():
-        return tf.constant(translated(interface.join), tf.int32)
-
-    def make(label: str) -> graph_operations.GraphOperation:
-        return graph_operations.Join(label, global_process_set)
-
-    return calls.run("join", make, [], None, global_process_set, [tf.int32], [_SCALAR])[0]
+        try:
+            return tf.constant(interface.join(), tf.int32)
+        except Exception as error:
+            raise_translated(error)
+    return calls.run("join", graph_operations.Join, [], None, global_process_set, [tf.int32], [_SCALAR])[0]
 
 
 @unconverted
 def barrier(process_set: ProcessSet = global_process_set, name: str | None = None) -> Any:
     """Completes once all ranks have called; in a v1 graph, returns the operation to run or to depend on."""
-
-    def make(label: str) -> graph_operations.GraphOperation:
-        return graph_operations.Barrier(label, process_set)
-
-    results = calls.run("barrier", make, [], name, process_set, [tf.as_dtype(np.int32)], [_SCALAR])
+    results = calls.run("barrier", graph_operations.Barrier, [], name, process_set, [tf.int32], [_SCALAR])
     return None if tf.compat.v1.executing_eagerly_outside_functions() else results[0].op

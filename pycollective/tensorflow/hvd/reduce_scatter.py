@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,25 +19,32 @@ from pycollective.tensorflow.hvd.tensors import as_tensor, several
 from pycollective.tensorflow.util import unconverted
 
 
-def _scattered(
+def _my_shape(shape: tf.TensorShape, process_set: ProcessSet) -> tf.TensorShape:
+    if shape.rank is None or shape[0] is None:
+        return shape
+    quotient, rest = divmod(shape[0], process_set.size() or 1)
+    return tf.TensorShape([quotient + ((process_set.rank() or 0) < rest), *shape[1:]])
+
+
+@unconverted
+def _grouped_reducescatter(
     tensors: Sequence[Any],
-    name: str | None,
-    op: int,
-    ignore_name_scope: bool,
-    process_set: ProcessSet,
-    prescale: float,
-    postscale: float,
+    name: str | None = None,
+    op: int = Sum,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
 ) -> list[tf.Tensor]:
+    """grouped_reducescatter, by default of the sums."""
     op = checks.integer(op, "op")
-    prescale, postscale = factor(prescale, "prescale_factor"), factor(postscale, "postscale_factor")
+    prescale, postscale = factor(prescale_factor, "prescale_factor"), factor(postscale_factor, "postscale_factor")
     if op not in (Average, Sum):
         raise NotImplementedError(f"reducescatter takes op=Average and op=Sum, not {op!r}")
     inputs = list(map(as_tensor, tensors))
     if any(tensor.shape.rank == 0 for tensor in inputs):
         raise ValueError("reducescatter needs a tensor with an axis to cut")
-
-    def make(label: str) -> graph_operations.GraphOperation:
-        return graph_operations.ReduceScatter(label, process_set, op, prescale, postscale)
+    make = functools.partial(graph_operations.ReduceScatter, op=op, prescale=prescale, postscale=postscale)
 
     def function(*given: tf.Tensor) -> list[tf.Tensor]:
         shapes = [_my_shape(tensor.shape, process_set) for tensor in given]
@@ -51,13 +59,6 @@ def _scattered(
     return calls.differentiable(function, gradient, inputs) if inputs else []
 
 
-def _my_shape(shape: tf.TensorShape, process_set: ProcessSet) -> tf.TensorShape:
-    if shape.rank is None or shape[0] is None:
-        return shape
-    quotient, rest = divmod(shape[0], process_set.size() or 1)
-    return tf.TensorShape([quotient + ((process_set.rank() or 0) < rest), *shape[1:]])
-
-
 @unconverted
 def _reducescatter(
     tensor: Any,
@@ -69,21 +70,9 @@ def _reducescatter(
     postscale_factor: float = 1.0,
 ) -> tf.Tensor:
     """reducescatter, by default of the sum."""
-    return _scattered([tensor], name, op, ignore_name_scope, process_set, prescale_factor, postscale_factor)[0]
-
-
-@unconverted
-def _grouped_reducescatter(
-    tensors: Sequence[Any],
-    name: str | None = None,
-    op: int = Sum,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> list[tf.Tensor]:
-    """grouped_reducescatter, by default of the sums."""
-    return _scattered(tensors, name, op, ignore_name_scope, process_set, prescale_factor, postscale_factor)
+    return _grouped_reducescatter(
+        [tensor], name, op, ignore_name_scope, process_set, prescale_factor, postscale_factor
+    )[0]  # fmt: skip
 
 
 @unconverted

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from pycollective.hvd import arguments, graph_operations, handles, operations, result_memory
-from pycollective.hvd.arguments import Adasum, Average, Sum, compressor, get_average_backwards_compatibility_fun
+from pycollective.hvd import arguments, handles, operations, result_memory
+from pycollective.hvd.arguments import Average, Sum, compressor, get_average_backwards_compatibility_fun
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.tensorflow.compression import Compression
 from pycollective.tensorflow.hvd import calls
@@ -18,31 +18,6 @@ from pycollective.tensorflow.hvd.tensors import EagerTensor, as_array, as_result
 from pycollective.tensorflow.util import unconverted
 
 handle_average_backwards_compatibility = get_average_backwards_compatibility_fun(arguments)
-
-
-def _reduced(
-    tensors: Sequence[tf.Tensor],
-    name: str | None,
-    op: int,
-    prescale: float,
-    postscale: float,
-    ignore_name_scope: bool,
-    process_set: ProcessSet,
-) -> list[tf.Tensor]:
-    arguments.factor(prescale, "prescale_factor"), arguments.factor(postscale, "postscale_factor")
-    if op != Adasum:
-        arguments.operator_name(op)
-
-    def make(label: str) -> graph_operations.GraphOperation:
-        return graph_operations.Allreduce(label, process_set, op, prescale, postscale)
-
-    def function(*inputs: tf.Tensor) -> list[tf.Tensor]:
-        return calls.run("allreduce", make, inputs, name, process_set, ignore_name_scope=ignore_name_scope)
-
-    def gradient(inputs: Any, outputs: Any, *gradients: tf.Tensor) -> list[tf.Tensor]:
-        return _reduced(gradients, None, op, prescale, postscale, False, process_set)
-
-    return calls.differentiable(function, gradient, tensors)
 
 
 def _at_once(
@@ -73,7 +48,7 @@ def _allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
     """allreduce of a dense tensor, by default its sum."""
-    return _reduced(
+    return calls.reduced(
         [as_tensor(tensor)], name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set
     )[0]  # fmt: skip
 
@@ -90,7 +65,7 @@ def _grouped_allreduce(
 ) -> list[tf.Tensor]:
     """grouped_allreduce of dense tensors, by default their sums."""
     inputs = list(map(as_tensor, tensors))
-    return _reduced(inputs, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set)
+    return calls.reduced(inputs, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set)
 
 
 @unconverted
@@ -157,7 +132,7 @@ def grouped_allreduce(
     dense = [i for i, tensor in enumerate(tensors) if not isinstance(tensor, tf.IndexedSlices)]
     if dense:
         small, contexts = zip(*(compression.compress(as_tensor(tensors[i])) for i in dense), strict=True)
-        reduced = _reduced(small, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set)
+        reduced = calls.reduced(small, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set)
         for i, tensor, context in zip(dense, reduced, contexts, strict=True):
             results[i] = compression.decompress(tensor, context)
     return results

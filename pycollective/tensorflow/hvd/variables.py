@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -30,16 +30,14 @@ def names_of(variables: Iterable[Any]) -> list[str]:
 
 @unconverted
 def broadcast_(
-    variables: Sequence[Any], root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+    variables: Iterable[Any], root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[tf.Tensor]:
     """Overwrite variables on all ranks with the root's, all in one call; returns their new values.
 
     In a v1 graph, running the values does it.
     """
     variables = checks.items(variables, "variables", "tf.Variables")
-    values = [tf.convert_to_tensor(getattr(variable, "value", variable)) if _is_keras(variable) else _value(variable)
-              for variable in variables]  # fmt: skip
-    received = grouped_broadcast(values, root_rank, name, process_set)
+    received = grouped_broadcast(list(map(_value, variables)), root_rank, name, process_set)
     assigned = [variable.assign(value) for variable, value in zip(variables, received, strict=True)]
     if tf.executing_eagerly():
         return received
@@ -48,12 +46,9 @@ def broadcast_(
         return [tf.identity(value) for value in received]
 
 
-def _is_keras(variable: Any) -> bool:
-    """Whether it is Keras 3's: its value is a property."""
-    return not callable(getattr(variable, "value", None))
-
-
 def _value(variable: Any) -> tf.Tensor:
+    if not callable(getattr(variable, "value", None)):  # Keras 3's is a property
+        return tf.convert_to_tensor(getattr(variable, "value", variable))
     return variable.read_value() if hasattr(variable, "read_value") else tf.convert_to_tensor(variable)
 
 
@@ -73,7 +68,6 @@ def broadcast_variables(
     Raises:
         FailedPreconditionError: the ranks' variables differ in number, shape or type.
     """
-    variables = checks.items(variables, "variables", "tf.Variables")
     values = broadcast_(variables, root_rank, process_set=process_set)
     return None if tf.compat.v1.executing_eagerly_outside_functions() else tf.group(*values)
 
