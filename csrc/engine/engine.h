@@ -112,7 +112,6 @@ class Engine {
   void drop_names(std::span<const std::shared_ptr<Pending>> operations);
   void locked_out(int32_t holder, std::chrono::nanoseconds waited);
   void raise_if_lost(const std::function<std::string(int32_t)>& missing);
-  bool departed(int32_t peer) const;
   bool may_take_over() const;
   void observe(Clock::duration since);
   bool others_are_busy(int32_t awaited) const;

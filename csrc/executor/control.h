@@ -86,7 +86,7 @@ struct alignas(128) RankBlock {
 
   alignas(64) Entry entry[kRing];
 
-  alignas(64) std::atomic<uint32_t> presence;
+  alignas(64) std::atomic<Presence> presence;
   std::atomic<int32_t> pid;
   std::atomic<uint64_t> pid_namespace;  // in which the process id is valid; 0: unknown
   std::atomic<uint64_t> started;  // start time of the process, to detect a reused id; 0: unknown

@@ -124,7 +124,7 @@ Team::Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t
   mine.pid.store(getpid(), std::memory_order_relaxed);
   mine.pid_namespace.store(pid_namespace(), std::memory_order_relaxed);
   mine.started.store(own_start_time(), std::memory_order_relaxed);
-  mine.presence.store(static_cast<uint32_t>(Presence::here), std::memory_order_release);
+  mine.presence.store(Presence::here, std::memory_order_release);
 }
 
 // Takes over the sockets.
@@ -245,7 +245,7 @@ void Team::require_own() const {
 void Team::depart() {
   if (links_ && !is_pair_) report_silence();
   if (links_ && !is_pair_) links_->send_depart();
-  control_.block(rank_).presence.store(static_cast<uint32_t>(Presence::departed), std::memory_order_release);
+  control_.block(rank_).presence.store(Presence::departed, std::memory_order_release);
 }
 
 void Team::poison(Fault fault, int32_t culprit, const std::string& text) {

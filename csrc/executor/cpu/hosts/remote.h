@@ -18,7 +18,7 @@ class Remote final : public Inbox {
  public:
   // `link` carries what the schedules send.
   explicit Remote(std::shared_ptr<Link> link) : link_(std::move(link)) {
-    block_.presence.store(static_cast<uint32_t>(Presence::here), std::memory_order_relaxed);
+    block_.presence.store(Presence::here, std::memory_order_relaxed);
   }
 
   // Stands for its block in shared memory: the counter is that of the last message that has arrived.

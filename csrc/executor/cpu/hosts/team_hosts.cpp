@@ -25,8 +25,7 @@ void Team::watch_hosts(const std::vector<std::string>& hosts, std::vector<std::s
 }
 
 bool Team::departed(int32_t rank) const {
-  const bool left =
-      control_.block(rank).presence.load(std::memory_order_acquire) == static_cast<uint32_t>(Presence::departed);
+  const bool left = control_.block(rank).presence.load(std::memory_order_acquire) == Presence::departed;
   return left || (links_ && links_->departed(members_[rank]));
 }
 
