@@ -1,6 +1,5 @@
 // Detection of ranks that end, leave or are stopped while others wait for them.
 #include <algorithm>
-#include <cstdio>
 #include <thread>
 #include <utility>
 
@@ -15,12 +14,6 @@ using std::chrono::milliseconds;
 constexpr double kLeastSilence = 2.0;  // seconds: on a busy machine a running rank may be silent for some time
 
 double seconds_of(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
-
-std::string text_of(double seconds) {
-  char text[24];
-  std::snprintf(text, sizeof text, "%g", seconds);
-  return text;
-}
 
 }  // namespace
 
@@ -54,7 +47,7 @@ void Engine::check_peers(Clock::time_point now) {
     const std::string what = missing(peer);
     if (what.empty() || others_are_busy(peer)) continue;
     const std::string how =
-        left ? " has shut its engine down" : " has not run for " + text_of(seconds) + " s: its process is stopped";
+        left ? " has shut its engine down" : " has not run for " + number_text(seconds) + " s: its process is stopped";
     team_->poison(left ? Fault::aborted : Fault::timeout, peer, team_->label(peer) + how + what);
     team_->raise();
   }
@@ -105,7 +98,7 @@ void Engine::locked_out(int32_t holder, std::chrono::nanoseconds waited) {
   if (seconds_of(waited) < seconds) return;
   team_->poison(Fault::timeout, holder,
                 (holder < 0 ? "a rank" : team_->label(holder)) + " has held the lock of the engine's board for " +
-                    text_of(seconds) + " s, as seen by " + team_->label(team_->rank()) +
+                    number_text(seconds) + " s, as seen by " + team_->label(team_->rank()) +
                     ": its process is stopped, or starved of its core");
   team_->raise();
 }

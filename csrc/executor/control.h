@@ -66,8 +66,11 @@ constexpr auto kAcquire = std::memory_order_relaxed;
 constexpr auto kAcquire = std::memory_order_acquire;
 #endif
 
-// For messages: "1", or "1 (world rank 3)" if its number in the world differs.
+// For messages: "1", or "1 (world rank 3)" if its number in the world differs; a number with up to six digits; and
+// ", NAME=VALUE" of a factor, or nothing if it is 1.
 std::string rank_number(int32_t rank, int32_t world);
+std::string number_text(double value);
+std::string factor_text(const char* name, double value);
 
 enum class Presence : uint32_t { absent = 0, here = 1, departed = 2 };
 

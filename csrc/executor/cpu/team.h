@@ -246,6 +246,7 @@ class Team {
   void report_timeout(const Operation& op, int32_t peer);
   int32_t hindrance(const Operation& op, int32_t peer) const;
   std::string label_of_member(int32_t member) const;
+  std::string label_of_call(uint64_t sequence) const;
   // A rank's status block; for a pair channel, that of its communicator.
   RankBlock& home(int32_t member) const { return (is_pair_ ? parent_control_ : control_).block(member); }
   bool check_fingerprints(const Operation& op);

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 
 #include "base/environment.h"
+#include "executor/control.h"
 
 namespace pc {
 namespace {
@@ -187,11 +187,7 @@ std::string ControlLinks::reason(int32_t rank) const {
   if (peer == nullptr) return "it is unknown";
   if (peer->violated) return "it sent an invalid message";
   const int error = peer->link->error();
-  if (peer->unanswered()) {
-    char text[64];
-    std::snprintf(text, sizeof text, "its host has not answered for %g s", environment().host_timeout);
-    return text;
-  }
+  if (peer->unanswered()) return "its host has not answered for " + number_text(environment().host_timeout) + " s";
   if (error == 0 || error == ECONNRESET || error == EPIPE) return "its process has ended";
   return std::string("its host cannot be reached: ") + strerror(error);
 }
