@@ -42,10 +42,8 @@ class Remote final : public Inbox {
   void send(const Operation& op, uint64_t value, uint64_t call, const void* data, uint64_t bytes, bool more);
   // The message that is sent at the counter `value` goes to this memory.  May be repeated.
   void post(uint64_t value, void* into, uint64_t bytes);
-  bool progress() {
-    const bool moved = link_->progress(*this);
-    if (moved) left = {};
-    return moved;
+  void progress() {
+    if (link_->progress(*this)) left = {};
   }
 
   uint64_t sent() const { return link_->sent(); }

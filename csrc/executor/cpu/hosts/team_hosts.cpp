@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "executor/cpu/hosts/heartbeats.h"
 #include "executor/cpu/team.h"
 
 namespace pc {
