@@ -117,7 +117,7 @@ class Engine {
   bool others_are_busy(int32_t awaited) const;
   bool run_next(Clock::time_point limit);
   void run_fetched(const std::vector<Member>& members);
-  bool turn(Clock::time_point limit, int32_t wanted = -1, bool awaited = true);
+  bool turn(Clock::time_point limit, int32_t wanted, bool awaited = true);
   void drain();
   bool await_batch(Clock::time_point limit, int32_t wanted, bool awaited, std::vector<Member>& fetched);
   int32_t find_lost() const;
