@@ -6,6 +6,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/bits.h"
+
 namespace pc {
 
 // One round of MurmurHash3's finalizer per word: a bijection, so sequences that differ in one word never collide, and
@@ -19,11 +21,7 @@ class Digest {
     state_ = (x ^ x >> 33) + 0x9E3779B97F4A7C15ull;
     return *this;
   }
-  Digest& add(double value) {
-    uint64_t word;
-    std::memcpy(&word, &value, sizeof word);
-    return add(word);
-  }
+  Digest& add(double value) { return add(bits_of(value)); }
   // The length is included, so that adjacent strings cannot exchange characters.
   Digest& add(std::string_view text) {
     add(static_cast<uint64_t>(text.size()));

@@ -24,28 +24,16 @@ PC_DECLARE(avx512)
 
 namespace {
 
-int detect_level() {
-  int level = 1;
-#if defined(PC_X86_KERNELS)
-  level = x86_level();
-#endif
-  return std::min(level, std::max(1, static_cast<int>(environment().isa)));
-}
-
 int level() {
-  static const int value = detect_level();
+#if defined(PC_X86_KERNELS)
+  static const int value = std::min(x86_level(), std::max(1, static_cast<int>(environment().isa)));
+#else
+  constexpr int value = 1;
+#endif
   return value;
 }
 
 constexpr size_t kOwnCopy = 2048;  // bytes; below, memcpy is as fast
-
-void copy_vectors(void* to, const void* from, size_t bytes) {
-#if defined(PC_X86_KERNELS)
-  if (level() == 3) return avx512::copy(to, from, bytes);
-  if (level() == 2) return avx2::copy(to, from, bytes);
-#endif
-  baseline::copy(to, from, bytes);
-}
 
 }  // namespace
 
@@ -67,7 +55,11 @@ void copy_bytes(void* to, const void* from, size_t bytes) {
     if (bytes != 0) std::memcpy(to, from, bytes);  // the addresses may be null if empty
     return;
   }
-  copy_vectors(to, from, bytes);
+#if defined(PC_X86_KERNELS)
+  if (level() == 3) return avx512::copy(to, from, bytes);
+  if (level() == 2) return avx2::copy(to, from, bytes);
+#endif
+  baseline::copy(to, from, bytes);
 }
 
 void copy_block(const Block& b, size_t element_size) {

@@ -39,23 +39,15 @@ const char* name_of(Operator op) {
   }
 }
 
-namespace {
-
-uint8_t kinds_taken(Operator op) {
+bool takes(Operator op, Dtype dtype) {
+  if (dtype >= Dtype::count) return false;
   switch (op) {
 #define PC_CASE(name, functor, takes, meaning) \
-  case Operator::name: return takes;
+  case Operator::name: return ((takes) & taken_kind(kind_of(dtype))) != 0;
     PC_OPERATORS(PC_CASE)
 #undef PC_CASE
-    case Operator::custom: return takes_all;
-    default: return 0;
+    default: return op == Operator::custom;
   }
-}
-
-}  // namespace
-
-bool takes(Operator op, Dtype dtype) {
-  return dtype < Dtype::count && (kinds_taken(op) & taken_kind(kind_of(dtype))) != 0;
 }
 
 }  // namespace pc

@@ -30,7 +30,7 @@ enum class Dtype : uint8_t {
 };
 
 // The kinds of element that an operator supports.
-enum Takes : uint8_t { takes_bool = 1, takes_integer = 2, takes_real = 4, takes_complex = 8, takes_all = 15 };
+enum Takes : uint8_t { takes_bool = 1, takes_integer = 2, takes_real = 4, takes_complex = 8 };
 
 enum class Operator : uint8_t {
 #define PC_ENUM(name, functor, takes, meaning) name,

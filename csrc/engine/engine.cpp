@@ -225,7 +225,7 @@ void Engine::run_fetched(const std::vector<Member>& members) {
   run_batch(members);
 }
 
-// Runs the next batch.  False: there was none until `limit`.  `wanted`: see Board::cut_for.  `awaited`: the caller has
+// Runs the next batch.  False: there was none until `limit`.  `wanted`: see Board::cut.  `awaited`: the caller has
 // nothing else to do; otherwise it leaves the core to the program, which computes meanwhile, until there is a batch.
 bool Engine::turn(Clock::time_point limit, int32_t wanted, bool awaited) {
   try {
@@ -257,7 +257,7 @@ bool Engine::await_batch(Clock::time_point limit, int32_t wanted, bool awaited, 
     }
     if (board_->has_ready() && (seen != known || now >= due)) {
       known = seen;
-      due = board_->cut_for(wanted, false, limit, &fetched);
+      due = board_->cut(false, limit, wanted, &fetched);
       if (!fetched.empty()) return true;
       continue;
     }

@@ -112,13 +112,12 @@ class Engine {
   void drop_names(std::span<const std::shared_ptr<Pending>> operations);
   void locked_out(int32_t holder, std::chrono::nanoseconds waited);
   void raise_if_lost(const std::function<std::string(int32_t)>& missing);
-  bool departed(int32_t peer) const;
   bool may_take_over() const;
   void observe(Clock::duration since);
   bool others_are_busy(int32_t awaited) const;
   bool run_next(Clock::time_point limit);
   void run_fetched(const std::vector<Member>& members);
-  bool turn(Clock::time_point limit, int32_t wanted = -1, bool awaited = true);
+  bool turn(Clock::time_point limit, int32_t wanted, bool awaited = true);
   void drain();
   bool await_batch(Clock::time_point limit, int32_t wanted, bool awaited, std::vector<Member>& fetched);
   int32_t find_lost() const;

@@ -44,7 +44,7 @@ constexpr int64_t kStagedBytes = 4096;  // up to here one synchronization of a s
 // Iterates over the pieces as over one buffer.
 class FusedAllreduce::Walk {
  public:
-  explicit Walk(const std::vector<Piece>& pieces) : piece_(pieces.begin()), end_(pieces.end()) {}
+  explicit Walk(const std::vector<Piece>& pieces) : piece_(pieces.begin()) {}
 
   // Calls move(piece, offset in it, offset in the part, bytes) for the next `bytes` bytes.
   template <class Move>
@@ -62,7 +62,7 @@ class FusedAllreduce::Walk {
   }
 
  private:
-  std::vector<Piece>::const_iterator piece_, end_;
+  std::vector<Piece>::const_iterator piece_;
   int64_t offset_ = 0;
 };
 

@@ -1,6 +1,5 @@
 // Detection of ranks that end, leave or are stopped while others wait for them.
 #include <algorithm>
-#include <cstdio>
 #include <thread>
 #include <utility>
 
@@ -15,12 +14,6 @@ using std::chrono::milliseconds;
 constexpr double kLeastSilence = 2.0;  // seconds: on a busy machine a running rank may be silent for some time
 
 double seconds_of(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
-
-std::string text_of(double seconds) {
-  char text[24];
-  std::snprintf(text, sizeof text, "%g", seconds);
-  return text;
-}
 
 }  // namespace
 
@@ -47,14 +40,14 @@ void Engine::check_peers(Clock::time_point now) {
   raise_if_lost(missing);
   const double seconds = std::max(environment().timeout, kLeastSilence);
   for (int32_t peer = 0; peer < team_->size(); ++peer) {
-    const bool left = departed(peer);
+    const bool left = team_->departed(peer);
     // A rank has as long as a call's timeout to show that it runs, whether or not its program has work.
     const bool stopped = seconds_of(progress_[static_cast<size_t>(peer)].silent) >= seconds;
     if (peer == team_->rank() || !(left || stopped)) continue;
     const std::string what = missing(peer);
     if (what.empty() || others_are_busy(peer)) continue;
     const std::string how =
-        left ? " has shut its engine down" : " has not run for " + text_of(seconds) + " s: its process is stopped";
+        left ? " has shut its engine down" : " has not run for " + number_text(seconds) + " s: its process is stopped";
     team_->poison(left ? Fault::aborted : Fault::timeout, peer, team_->label(peer) + how + what);
     team_->raise();
   }
@@ -79,22 +72,19 @@ bool Engine::others_are_busy(int32_t awaited) const {
   if (board_->has_batch()) return true;
   const uint64_t batches = board_->batches();  // final: nothing becomes ready without `awaited`
   for (int32_t peer = 0; peer < team_->size(); ++peer) {
-    if (peer == team_->rank() || peer == awaited || board_->completed(peer) >= batches || departed(peer)) continue;
+    const bool owes = peer != team_->rank() && peer != awaited && board_->completed(peer) < batches;
+    if (!owes || team_->departed(peer)) continue;
     if (seconds_of(progress_[static_cast<size_t>(peer)].behind) < environment().timeout) return true;
   }
   return false;
-}
-
-bool Engine::departed(int32_t peer) const {
-  return team_->control().block(peer).presence.load(std::memory_order_acquire) ==
-         static_cast<uint32_t>(Presence::departed);
 }
 
 // Raises another rank's fault, or that its process has ended; `missing` gives what it has not submitted.
 void Engine::raise_if_lost(const std::function<std::string(int32_t)>& missing) {
   if (team_->poisoned()) team_->raise();
   for (int32_t peer = 0; peer < team_->size(); ++peer) {
-    if (peer == team_->rank() || !team_->gone(peer) || departed(peer)) continue;  // order matters: departed, then gone
+    // In this order: a rank departs before its process ends.
+    if (peer == team_->rank() || !team_->gone(peer) || team_->departed(peer)) continue;
     team_->poison(Fault::peer_lost, peer, team_->label(peer) + " is gone (its process has ended)" + missing(peer));
     team_->raise();
   }
@@ -108,7 +98,7 @@ void Engine::locked_out(int32_t holder, std::chrono::nanoseconds waited) {
   if (seconds_of(waited) < seconds) return;
   team_->poison(Fault::timeout, holder,
                 (holder < 0 ? "a rank" : team_->label(holder)) + " has held the lock of the engine's board for " +
-                    text_of(seconds) + " s, as seen by " + team_->label(team_->rank()) +
+                    number_text(seconds) + " s, as seen by " + team_->label(team_->rank()) +
                     ": its process is stopped, or starved of its core");
   team_->raise();
 }

@@ -1,7 +1,6 @@
 #include "executor/control.h"
 
-#include <cstring>
-#include <string_view>
+#include <cstdio>
 
 #include "base/digest.h"
 
@@ -40,13 +39,7 @@ std::string Fingerprint::describe(bool receives, int64_t step) const {
   std::string text = receives ? t.received_as : t.name;
   text += "(count=" + std::to_string(count) + ", dtype=" + name_of(dtype);
   if (t.reduces) text += std::string(", op=") + operation;
-  const auto factor = [&text](const char* name, double value) {
-    char number[48];
-    std::snprintf(number, sizeof number, ", %s=%g", name, value);
-    if (value != 1.0) text += number;
-  };
-  factor("prescale", prescale);
-  factor("postscale", postscale);
+  text += factor_text("prescale", prescale) + factor_text("postscale", postscale);
   if (root >= 0) text += ", root=" + std::to_string(root);
   if (t.weighted) text += ", step=" + std::to_string(step);
   if (!t.is_message()) text += std::string(", topology=") + topology + ", " + describe_placement(placement);
@@ -57,6 +50,16 @@ std::string Fingerprint::describe(bool receives, int64_t step) const {
 std::string rank_number(int32_t rank, int32_t world) {
   const std::string text = std::to_string(rank);
   return world == rank ? text : text + " (world rank " + std::to_string(world) + ")";
+}
+
+std::string number_text(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", value);
+  return text;
+}
+
+std::string factor_text(const char* name, double value) {
+  return value == 1.0 ? "" : std::string(", ") + name + "=" + number_text(value);
 }
 
 std::string Fingerprint::hidden_difference(const Fingerprint& other) const {

@@ -66,8 +66,11 @@ constexpr auto kAcquire = std::memory_order_relaxed;
 constexpr auto kAcquire = std::memory_order_acquire;
 #endif
 
-// For messages: "1", or "1 (world rank 3)" if its number in the world differs.
+// For messages: "1", or "1 (world rank 3)" if its number in the world differs; a number with up to six digits; and
+// ", NAME=VALUE" of a factor, or nothing if it is 1.
 std::string rank_number(int32_t rank, int32_t world);
+std::string number_text(double value);
+std::string factor_text(const char* name, double value);
 
 enum class Presence : uint32_t { absent = 0, here = 1, departed = 2 };
 
@@ -86,7 +89,7 @@ struct alignas(128) RankBlock {
 
   alignas(64) Entry entry[kRing];
 
-  alignas(64) std::atomic<uint32_t> presence;
+  alignas(64) std::atomic<Presence> presence;
   std::atomic<int32_t> pid;
   std::atomic<uint64_t> pid_namespace;  // in which the process id is valid; 0: unknown
   std::atomic<uint64_t> started;  // start time of the process, to detect a reused id; 0: unknown

@@ -20,16 +20,14 @@ constexpr double kPacket = 60 << 10;
 
 // Bytes of L3 cache that this core can reach.  The kernel's value takes precedence: on AMD processors the C library
 // adds up the caches of the whole socket.
-int64_t read_cache_bytes() {
-  int64_t kibibytes = 0;
-  std::ifstream("/sys/devices/system/cpu/cpu0/cache/index3/size") >> kibibytes;
-  if (kibibytes > 0) return kibibytes << 10;
-  const long found = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  return found > 0 ? found : int64_t{32} << 20;
-}
-
 int64_t shared_cache_bytes() {
-  static const int64_t bytes = read_cache_bytes();
+  static const int64_t bytes = [] {
+    int64_t kibibytes = 0;
+    std::ifstream("/sys/devices/system/cpu/cpu0/cache/index3/size") >> kibibytes;
+    if (kibibytes > 0) return kibibytes << 10;
+    const int64_t found = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    return found > 0 ? found : int64_t{32} << 20;
+  }();
   return bytes;
 }
 
@@ -93,7 +91,7 @@ void Plan::check(bool reduces) const {
     const bool input = place == kPlaceInput;
     require(rank == s.rank() || (fingerprint.placement & (input ? input_shared : output_shared)) != 0,
             "it uses a peer's array that is not in a window");
-    require(layout.holds(input ? layout.input : layout.output, rank, chunk),
+    require(holds(input ? layout.input : layout.output, rank, chunk, layout.ranks, -1),
             "it uses a block that the rank's array does not hold");
   };
   Step step = s.first();

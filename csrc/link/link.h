@@ -52,7 +52,6 @@ class Link {
   virtual bool sends() const = 0;  // some have not been taken yet
   // Continues to send, and receives what has arrived.  True if anything moved.
   virtual bool progress(Inbox& inbox) = 0;
-  virtual bool stalled() const = 0;  // the next message has arrived, and has no place yet
   virtual bool closed() const = 0;  // by the peer, or by an error of the network
   virtual int error() const = 0;    // errno; 0: the peer closed it
   // How often in a row the oldest part of what was sent has not been acknowledged in time.

@@ -20,10 +20,10 @@ class TcpLink final : public Link {
   uint64_t sent() const override { return sent_; }
   bool sends() const override { return !waiting_.empty(); }
   bool progress(Inbox& inbox) override;
-  bool stalled() const override { return has_header_ && into_ == nullptr; }
   bool closed() const override { return closed_; }
   int error() const override { return error_; }
   int timeouts() const override;
+  bool stalled() const { return has_header_ && into_ == nullptr; }  // the next message has no place yet
   int descriptor() const override { return descriptor_; }
   short events(bool receives) const override;
 

@@ -32,7 +32,6 @@ class UcxLink final : public Link {
   uint64_t sent() const override { return sent_; }
   bool sends() const override { return !waiting_.empty(); }
   bool progress(Inbox& inbox) override;
-  bool stalled() const override { return stalled_; }
   bool closed() const override { return closed_; }
   int error() const override { return error_; }
   int timeouts() const override { return 0; }  // UCX does not report them
@@ -64,7 +63,7 @@ class UcxLink final : public Link {
     UcxLink* link;
     void* held;              // UCX's: the content, or what stands for it
     std::vector<char> copy;  // the content, where UCX keeps none
-    bool rendezvous, placed, done;
+    bool rendezvous, done;
   };
 
   static ucx::Status on_arrival(void* link, const void* header, size_t header_length, void* data, size_t length,
@@ -88,7 +87,7 @@ class UcxLink final : public Link {
   const UcxSecret sends_, expects_;
   ucx::Endpoint endpoint_ = nullptr;
   Inbox* inbox_ = nullptr;
-  bool closed_ = false, stalled_ = false;
+  bool closed_ = false, stalled_ = false;  // stalled: the next message has no place yet
   int error_ = 0;
 
   uint64_t numbered_ = 0, posted_ = 0, sent_ = 0;

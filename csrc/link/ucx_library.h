@@ -16,8 +16,8 @@
 namespace pc::ucx {
 
 using Status = int8_t;  // ucs_status_t, a packed enum
-constexpr Status kOk = 0, kInProgress = 1, kBusy = -15, kCanceled = -16, kTimedOut = -20, kConnectionReset = -25,
-                 kEndpointTimeout = -80, kLastError = -100;
+constexpr Status kOk = 0, kInProgress = 1, kTimedOut = -20, kConnectionReset = -25, kEndpointTimeout = -80,
+                 kLastError = -100;
 
 using Context = void*;
 using Config = void*;
@@ -131,7 +131,6 @@ constexpr uint64_t kHandlerAll = bit(0) | bit(1) | bit(2) | bit(3);
   X(release_config, ucp_config_release, void, (Config))                                                           \
   X(init, ucp_init_version, Status, (unsigned major, unsigned minor, const ContextParams*, Config, Context*))     \
   X(print_context, ucp_context_print_info, void, (Context, FILE*))                                                \
-  X(cleanup, ucp_cleanup, void, (Context))                                                                        \
   X(create_worker, ucp_worker_create, Status, (Context, const WorkerParams*, Worker*))                            \
   X(destroy_worker, ucp_worker_destroy, void, (Worker))                                                           \
   X(get_address, ucp_worker_get_address, Status, (Worker, Address*, size_t*))                                     \

@@ -54,7 +54,7 @@ UcxLink::UcxLink(UcxWorker& worker, int32_t rank, const std::string& address, co
 
 int UcxLink::descriptor() const { return worker_.descriptor_; }
 
-short UcxLink::events(bool receives) const { return sends() || (receives && !stalled()) ? POLLIN : 0; }
+short UcxLink::events(bool receives) const { return sends() || (receives && !stalled_) ? POLLIN : 0; }
 
 bool UcxLink::arm() { return worker_.ucx_.arm(worker_.worker_) == ucx::kOk; }
 
@@ -139,7 +139,7 @@ ucx::Status UcxLink::arrive(const Wire& wire, void* data, size_t length, uint64_
   const bool rendezvous = (flags & ucx::kArrivalRendezvous) != 0;
   if (!rendezvous && take(wire, data)) return ucx::kOk;
   Incoming& message = arrived_[wire.number];
-  message = {wire.header, this, nullptr, {}, rendezvous, false, false};
+  message = {wire.header, this, nullptr, {}, rendezvous, false};
   worker_.ready_.push_back(this);
   if (rendezvous || (flags & ucx::kArrivalKeepsData) != 0) {
     message.held = data;
@@ -186,7 +186,6 @@ bool UcxLink::deliver() {
 
 void UcxLink::place(Incoming& message, char* into) {
   const auto& ucx = worker_.ucx_;
-  message.placed = true;
   if (message.rendezvous) {
     auto params = request_params(&message);
     params.callback.received = &on_received;

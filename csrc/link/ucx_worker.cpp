@@ -90,8 +90,7 @@ std::vector<int32_t> UcxWorker::greet() {
 }
 
 std::vector<int32_t> UcxWorker::meet(double seconds) {
-  const auto end =
-      steady_clock::now() + std::chrono::duration_cast<steady_clock::duration>(std::chrono::duration<double>(seconds));
+  const auto end = steady_clock::now() + std::chrono::duration<double>(seconds);
   for (;;) {
     auto missing = greet();
     if (missing.empty() || steady_clock::now() >= end) return missing;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <climits>
-#include <numeric>
 #include <thread>
 
 #include "base/cuda/device.h"
@@ -16,10 +15,7 @@ namespace {
 constexpr unsigned kMagic = 0xcafebeef;
 constexpr auto kSpin = std::chrono::microseconds(50), kPause = std::chrono::microseconds(100);
 
-std::string loader_error() {
-  const char* text = dlerror();
-  return text == nullptr ? "unknown error" : text;
-}
+bool is_ok(int result) { return result == kNcclSuccess || result == kNcclInProgress; }
 
 bool all_equal(const std::vector<int64_t>& counts) {
   return std::adjacent_find(counts.begin(), counts.end(), std::not_equal_to<>()) == counts.end();
@@ -37,7 +33,7 @@ std::string nccl_version_text(int version) {
 
 NcclLibrary::NcclLibrary(const std::string& file) {
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) throw SystemFailure("cannot load NCCL: " + loader_error());
+  if (library == nullptr) throw SystemFailure(std::string("cannot load NCCL: ") + dlerror());
   const auto read_version = reinterpret_cast<int (*)(int*)>(dlsym(library, "ncclGetVersion"));
   if (read_version == nullptr) throw SystemFailure(file + " is not NCCL: it has no ncclGetVersion");
   Dl_info place{};
@@ -60,7 +56,7 @@ std::string NcclLibrary::unique_id() const {
 }
 
 void NcclLibrary::check(int result, const char* what, NcclHandle handle) const {
-  if (result == kNcclSuccess || result == kNcclInProgress) return;
+  if (is_ok(result)) return;
   std::string text = std::string(what) + ": " + error_string(result);
   const char* more = last_error(handle);
   if (more != nullptr && *more != '\0') text += std::string("; last error: ") + more;
@@ -85,7 +81,7 @@ NcclComm::NcclComm(std::shared_ptr<const NcclLibrary> library, const std::string
                     nullptr};
   const OnDevice on(device_);
   const int result = nccl_->init(&handle_, size, unique, rank, &config);
-  if (result != kNcclSuccess && result != kNcclInProgress) abort();
+  if (!is_ok(result)) abort();
   nccl_->check(result, "ncclCommInitRankConfig", nullptr);
 }
 
@@ -164,7 +160,7 @@ void NcclComm::in_blocks(const NcclCall& c, int op) {
   int result = kNcclSuccess;
   for (int r = 0; r < size_; ++r) {
     const int64_t length = c.counts[r];
-    if (length > 0 && (result == kNcclSuccess || result == kNcclInProgress)) {
+    if (length > 0 && is_ok(result)) {
       const bool mine = r == rank_;
       char* block = c.out + offset;
       result = reduces ? nccl_->reduce(c.x + offset, mine ? c.out : nullptr, length, c.type, op, r, handle_, c.stream)
@@ -181,7 +177,6 @@ void NcclComm::in_blocks(const NcclCall& c, int op) {
 void NcclComm::exchange(const NcclCall& c) {
   started(nccl_->group_start(), "ncclGroupStart");
   int result = kNcclSuccess;
-  const auto ok = [&] { return result == kNcclSuccess || result == kNcclInProgress; };
   int64_t send_offset = 0, recv_offset = 0;
   for (int peer = 0; peer < size_; ++peer) {
     int64_t sends = 0, receives = 0;
@@ -189,8 +184,9 @@ void NcclComm::exchange(const NcclCall& c) {
     const int32_t received = traits(c.kind).block(peer, rank_, size_, c.root);
     if (sent >= 0) sends = c.counts[static_cast<size_t>(sent)];
     if (received >= 0) receives = c.counts[static_cast<size_t>(received)];
-    if (sends > 0 && ok()) result = nccl_->send(c.x + send_offset, sends, c.type, peer, handle_, c.stream);
-    if (receives > 0 && ok()) result = nccl_->recv(c.out + recv_offset, receives, c.type, peer, handle_, c.stream);
+    if (sends > 0 && is_ok(result)) result = nccl_->send(c.x + send_offset, sends, c.type, peer, handle_, c.stream);
+    if (receives > 0 && is_ok(result))
+      result = nccl_->recv(c.out + recv_offset, receives, c.type, peer, handle_, c.stream);
     send_offset += sends * c.itemsize;
     recv_offset += receives * c.itemsize;
   }

@@ -20,7 +20,7 @@ namespace pc::cuda {
 // Our declarations of NCCL's C interface.  Layouts and numbers are part of its ABI and have not changed since 2.17.
 struct NcclUniqueId { char bytes[128]; };
 enum NcclResult : int { kNcclSuccess = 0, kNcclInProgress = 7 };  // all others are errors
-constexpr int kNcclSum = 0, kNcclInt8 = 0, kNcclScalarOnHost = 1;
+constexpr int kNcclScalarOnHost = 1;
 struct NcclConfig {  // as of 2.17; later libraries read `size` and use defaults for newer fields
   size_t size;
   unsigned magic;

@@ -117,8 +117,8 @@ Layout Layout::split(int64_t count, int32_t chunks, int64_t align) {
 Layout Layout::blocks(const std::vector<int64_t>& counts, bool packed_input, bool packed_output) {
   check_counts(counts);
   Layout layout;
-  if (packed_input) layout.input = Holds::own;
-  if (packed_output) layout.output = Holds::own;
+  if (packed_input) layout.input = Places::own;
+  if (packed_output) layout.output = Places::own;
   layout.length = counts;
   int64_t begin = 0;
   for (const int64_t count : counts) {
@@ -136,8 +136,8 @@ Layout Layout::matrix(const std::vector<int64_t>& counts, int32_t n) {
     throw InvalidArgument("counts: " + std::to_string(counts.size()) + " numbers are not one for each pair of " +
                           std::to_string(n) + " ranks");
   Layout layout;
-  layout.input = Holds::sent;
-  layout.output = Holds::received;
+  layout.input = Places::sent;
+  layout.output = Places::received;
   layout.ranks = n;
   layout.length = counts;
   layout.input_offset.assign(counts.size(), 0);

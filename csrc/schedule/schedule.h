@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/target.h"
+#include "schedule/collectives.h"
 
 namespace pc {
 
@@ -132,24 +133,12 @@ class Schedule {
 // The position of each chunk, in elements: one triple per chunk suffices, since a rank holds a chunk at one offset of
 // its input and one of its output.
 struct Layout {
-  // The chunks in an array of rank r: all; chunk r; of a matrix the chunks that r sends, or those that it receives.
-  enum class Holds : uint8_t { all, own, sent, received };
-
   std::vector<int64_t> length;
   std::vector<int64_t> input_offset;
   std::vector<int64_t> output_offset;
   int64_t longest = 0;
-  Holds input = Holds::all, output = Holds::all;
+  Places input = Places::all, output = Places::all;  // of a rank that has the array
   int32_t ranks = 1;  // of a matrix
-
-  bool holds(Holds which, int32_t rank, int32_t chunk) const {
-    switch (which) {
-      case Holds::own: return chunk == rank;
-      case Holds::sent: return chunk / ranks == rank;
-      case Holds::received: return chunk % ranks == rank;
-      default: return true;
-    }
-  }
 
   // These throw InvalidArgument for a negative number, for no or too many chunks, and if a sum overflows.
   // Equal pieces of `count` elements, cut at multiples of `align` elements; the same for input and output.

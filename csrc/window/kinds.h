@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "window/segment.h"
 
@@ -27,9 +28,10 @@ class Descriptor {
  public:
   explicit Descriptor(int fd) : fd_(fd) {}
   Descriptor(const Descriptor&) = delete;
-  ~Descriptor();
+  ~Descriptor() { close(); }
   int get() const { return fd_; }
-  int release();
+  int release() { return std::exchange(fd_, -1); }
+  void close();
 
  private:
   int fd_;

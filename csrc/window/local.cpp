@@ -11,7 +11,6 @@
 namespace pc {
 namespace {
 
-class Local;
 // Never destroyed: the progress thread may drop the last reference to a segment while the process exits.
 std::mutex& registry_mutex = *new std::mutex;
 std::map<uint64_t, std::weak_ptr<Segment>>& registry = *new std::map<uint64_t, std::weak_ptr<Segment>>;  // by number

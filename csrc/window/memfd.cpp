@@ -18,32 +18,21 @@ class Memfd final : public Segment {
  public:
   Memfd(int fd, size_t bytes) : fd_(fd) {
     bytes_ = bytes;
-    try {
-      data_ = map_shared(fd, bytes);
-    } catch (...) {
-      close(fd);
-      throw;
-    }
+    data_ = map_shared(fd, bytes);
   }
-  ~Memfd() override {
-    munmap(data_, bytes_);
-    if (fd_ >= 0) close(fd_);
-  }
+  ~Memfd() override { munmap(data_, bytes_); }
   std::string token() const override {
-    return "memfd:" + std::to_string(getpid()) + ":" + std::to_string(fd_) + ":" + std::to_string(bytes_);
+    return "memfd:" + std::to_string(getpid()) + ":" + std::to_string(fd_.get()) + ":" + std::to_string(bytes_);
   }
-  void seal() override {
-    if (fd_ >= 0) close(fd_);
-    fd_ = -1;
-  }
+  void seal() override { fd_.close(); }
   void reserve(size_t offset, size_t bytes) override {
     if (bytes == 0) return;
-    if (fallocate(fd_, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0)
+    if (fallocate(fd_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0)
       fail("cannot reserve " + std::to_string(bytes) + " bytes of shared memory");
   }
 
  private:
-  int fd_;
+  Descriptor fd_;
 };
 
 }  // namespace

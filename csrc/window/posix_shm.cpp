@@ -80,14 +80,13 @@ class PosixShm final : public Segment {
   }
   std::string token() const override { return "posix_shm:" + name_ + ":" + std::to_string(bytes_); }
   void seal() override {
-    if (fd_ < 0) return;
+    if (fd_.get() < 0) return;
     if (owner_) unlink((kFolder + name_).c_str());  // while the lock is held, so that no other process sweeps it
-    close(fd_);
-    fd_ = -1;
+    fd_.close();
   }
   void reserve(size_t offset, size_t bytes) override {
     if (bytes == 0) return;
-    errno = posix_fallocate(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+    errno = posix_fallocate(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes));
     if (errno != 0)
       fail("/dev/shm has no room for " + std::to_string(bytes) +
            " bytes (see `df -h /dev/shm`; in a container "
@@ -95,7 +94,7 @@ class PosixShm final : public Segment {
   }
 
  private:
-  int fd_;
+  Descriptor fd_;
   std::string name_;
   bool owner_;
 };

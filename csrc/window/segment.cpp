@@ -57,14 +57,9 @@ void refuse(const std::string& token, const std::string& why) {
   throw InvalidArgument("shared memory " + token + " is not attached: " + why);
 }
 
-Descriptor::~Descriptor() {
-  if (fd_ >= 0) close(fd_);
-}
-
-int Descriptor::release() {
-  const int fd = fd_;
+void Descriptor::close() {
+  if (fd_ >= 0) ::close(fd_);
   fd_ = -1;
-  return fd;
 }
 
 void parse_numbers(const std::string& token, const char* kind, std::initializer_list<uint64_t*> numbers) {

@@ -3,19 +3,12 @@
 
 #include <cuda_runtime.h>
 
-#include <string>
-
 #include "base/status.h"
 
 namespace pc::cuda {
 
-struct CudaError : SystemFailure {
-  CudaError(const std::string& what, cudaError_t found);
-  cudaError_t code;
-};
-
-// In a separate source file: nvcc's output is linked with code built by another compiler against another standard
-// library (tools/wheels/make_wheels.py), so it must not create or pass objects of that library.
+// Throws SystemFailure.  In a separate source file: nvcc's output is linked with code built by another compiler against
+// another standard library (tools/wheels/make_wheels.py), so it must not create or pass objects of that library.
 [[noreturn]] void raise_error(cudaError_t result, const char* what);
 
 inline void check(cudaError_t result, const char* what) {

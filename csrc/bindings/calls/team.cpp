@@ -27,7 +27,7 @@ class Window {
     if (static_cast<size_t>(all) > segment_->bytes())
       throw InvalidArgument("the segment has " + std::to_string(segment_->bytes()) + " bytes, and the window " +
                             std::to_string(all));
-    team_->add_window(id, {segment_->data(), stride}, bytes);
+    team_->add_window(id, {segment_->data(), stride, bytes});
   }
   ~Window() { team_->remove_window(id_); }
   char* data() const { return segment_->data() + team_->local_rank() * stride_; }

@@ -32,14 +32,14 @@ class Reader {
   std::string_view bytes;
 };
 
-// Shared by reading and writing.
-template <class Pass, class Item>
-void pass_fields(Pass& pass, Item& item, uint8_t& kind, uint8_t& dtype, uint8_t& device, uint8_t& op) {
+// Shared by reading and writing.  `device`: the signature's; a byte that was read may be no bool.
+template <class Pass, class Item, class Byte>
+void pass_fields(Pass& pass, Item& item, Byte& device) {
   auto& s = item.signature;
-  pass(kind);
-  pass(dtype);
+  pass(s.kind);
+  pass(s.dtype);
   pass(device);
-  pass(op);
+  pass(s.op);
   pass(s.root);
   pass(s.dims);
   pass(s.shape);
@@ -73,29 +73,23 @@ NameHash hash_of(std::string_view name) {
 }
 
 std::string encode(const Announcement& announcement) {
-  const Signature& s = announcement.signature;
-  auto kind = static_cast<uint8_t>(s.kind), dtype = static_cast<uint8_t>(s.dtype);
-  auto device = static_cast<uint8_t>(s.device), op = static_cast<uint8_t>(s.op);
+  const auto device = static_cast<uint8_t>(announcement.signature.device);
   Writer write;
-  pass_fields(write, announcement, kind, dtype, device, op);
+  pass_fields(write, announcement, device);
   return std::move(write.bytes) + announcement.name;
 }
 
 Announcement decode(std::string_view bytes) {
   Announcement announcement;
   Signature& s = announcement.signature;
-  uint8_t kind = 0, dtype = 0, device = 0, op = 0;
+  uint8_t device = 0;
   Reader read(bytes);
-  pass_fields(read, announcement, kind, dtype, device, op);
-  const bool known = kind < static_cast<uint8_t>(Kind::count) && dtype <= static_cast<uint8_t>(Dtype::count) &&
-                     device <= 1 && op < static_cast<uint8_t>(Operator::custom);
+  pass_fields(read, announcement, device);
+  const bool known = s.kind < Kind::count && s.dtype <= Dtype::count && device <= 1 && s.op < Operator::custom;
   const bool extents = std::all_of(s.shape.begin(), s.shape.end(), [](int64_t extent) { return extent >= -1; });
   if (!known || !extents || s.dims < 0 || announcement.bytes < 0 || announcement.rows < 0)
     throw InvalidArgument("an announcement has invalid values");
-  s.kind = static_cast<Kind>(kind);
-  s.dtype = static_cast<Dtype>(dtype);
   s.device = device != 0;
-  s.op = static_cast<Operator>(op);
   announcement.name = read.bytes;
   return announcement;
 }

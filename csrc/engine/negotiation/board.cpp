@@ -12,14 +12,11 @@
 #include <utility>
 
 #include "base/status.h"
-#include "engine/negotiation/board_lock.h"
 #include "engine/negotiation/board_memory.h"
 #include "engine/timeline.h"
 
 namespace pc::engine {
 namespace {
-
-using std::chrono::steady_clock;
 
 constexpr double kLongestCycle = 1e6;  // seconds; in nanoseconds it fits an integer by far
 constexpr uint32_t kPrepared = 0x5043'4244;
@@ -81,8 +78,7 @@ int32_t Board::find(Announcement& item) {
   std::memset(static_cast<void*>(&s), 0, slot_bytes(size_));
   s.hash = hash;
   item.name.copy(s.name, sizeof s.name - 1);
-  int32_t& head = buckets_[hash.words[0] % static_cast<uint64_t>(slots_)];
-  s.next = std::exchange(head, made);
+  s.next = std::exchange(bucket, made);
   return made;
 }
 
@@ -228,23 +224,23 @@ bool Board::is_ready(int32_t index) const {
   return std::find(ready_, end, index) != end;
 }
 
-steady_clock::time_point Board::cut_for(int32_t wanted, bool at_once, Limit limit, std::vector<Member>* fetched) {
-  if (!has_ready()) return steady_clock::time_point::max();
+Board::Limit Board::cut(bool at_once, Limit limit, int32_t wanted, std::vector<Member>* fetched) {
+  if (!has_ready()) return kNoLimit;
   bool news = true;
   {
     const Lock lock(*this, limit);
-    if (!lock) return steady_clock::time_point{};
+    if (!lock) return {};
     if (has_batch()) {  // another rank has cut it meanwhile
       news = false;
       if (fetched != nullptr) *fetched = take_next(news);
     } else {
-      if (!has_ready()) return steady_clock::time_point::max();
+      if (!has_ready()) return kNoLimit;
       const int64_t due = cut_ready(at_once || is_ready(wanted), fetched);
-      if (due > 0) return steady_clock::time_point(std::chrono::nanoseconds(due));
+      if (due > 0) return Limit(std::chrono::nanoseconds(due));
     }
   }
   if (news) wake();
-  return steady_clock::time_point{};
+  return {};
 }
 
 // Cuts a batch of the ready operations, and fetches it if that is wanted, or returns when one is due, in nanoseconds of

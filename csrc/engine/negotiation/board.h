@@ -67,14 +67,10 @@ class Board {
   // The next batch in order; empty: not cut yet.
   std::vector<Member> fetch(Limit limit = kNoLimit);
   // Cuts a batch if it is due; otherwise returns when one may be due (the far future: nothing is ready).
-  // `at_once`: without waiting for more operations to fuse.
-  std::chrono::steady_clock::time_point cut(bool at_once = false, Limit limit = kNoLimit) {
-    return cut_for(-1, at_once, limit, nullptr);
-  }
-  // The same for a thread that waits for the operation in slot `wanted` (-1: none), which is not held back, and that
-  // fetches the batch that it has cut: in the same turn, since every turn of the lock is one that other ranks wait for.
-  std::chrono::steady_clock::time_point cut_for(int32_t wanted, bool at_once, Limit limit,
-                                                std::vector<Member>* fetched);
+  // `at_once`: without waiting for more operations to fuse; so, too, if the operation in slot `wanted` (-1: none), for
+  // which a thread waits, is ready.  `fetched`: for the batch, which is then fetched in the same turn of the lock, since
+  // every turn is one that other ranks wait for.
+  Limit cut(bool at_once = false, Limit limit = kNoLimit, int32_t wanted = -1, std::vector<Member>* fetched = nullptr);
   // Whether the lock was free at some moment before `limit`.
   bool await_lock(Limit limit);
   int32_t holder() const;  // the rank that holds it now; -1: none, or unknown

@@ -1,5 +1,4 @@
-#include "engine/negotiation/board_lock.h"
-
+// The lock of a board, shared by its ranks.
 #include <sched.h>
 
 #include <cerrno>
@@ -9,6 +8,7 @@
 
 #include "base/pause.h"
 #include "base/status.h"
+#include "engine/negotiation/board_memory.h"
 #include "engine/timeline.h"
 
 namespace pc::engine {

@@ -1,4 +1,4 @@
-// What the ranks of a board share: the layout of its memory.  Only for the board's own files.
+// What the ranks of a board share: the layout of its memory, and its lock.  Only for the board's own files.
 #pragma once
 
 #include <pthread.h>
@@ -53,6 +53,23 @@ struct Slot {
 struct Board::Batch {
   uint64_t first;  // in the ring
   int32_t count;
+};
+
+// Holds the board, unless taking it took longer than the limit.  A rank that died holding it left it in an unknown
+// state: it is not used any more.
+class Board::Lock {
+ public:
+  // Throws CommunicatorFault if a rank died holding it, SystemFailure, and what board.locked_out throws.
+  Lock(Board& board, Limit limit);
+  ~Lock();
+  Lock(const Lock&) = delete;
+  explicit operator bool() const { return held_; }
+
+  static int32_t holder_of(const Header& header);  // -1: none, or unknown
+
+ private:
+  Header& header_;
+  bool held_ = false;
 };
 
 constexpr size_t round_up(size_t bytes) { return (bytes + 63) / 64 * 64; }

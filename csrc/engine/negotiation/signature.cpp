@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "base/bits.h"
+#include "executor/control.h"
 
 namespace pc::engine {
 
@@ -38,13 +39,7 @@ std::string Signature::describe() const {
     text += std::string("), dtype=") + name_of(dtype);
   }
   if (traits(kind).reduces) text += std::string(", op=") + name_of(op);
-  const auto factor = [&text](const char* name, double value) {
-    char number[48];
-    std::snprintf(number, sizeof number, ", %s=%g", name, value);
-    if (value != 1.0) text += number;
-  };
-  factor("prescale", prescale);
-  factor("postscale", postscale);
+  text += factor_text("prescale", prescale) + factor_text("postscale", postscale);
   if (device) text += ", on a GPU";
   if (root >= 0) text += ", root=" + std::to_string(root);
   if (group != 0) {

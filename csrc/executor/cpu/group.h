@@ -177,17 +177,15 @@ class CpuGroup {
   }
 
   void note(const Step& step, int64_t tile, Clock::time_point since) const {
-    const ScheduleView s = plan_.schedule->view();
-    const uint64_t base = op_.span.base + static_cast<uint64_t>(tile) * s.stride();
     const auto ns = [](Clock::time_point at) { return static_cast<int64_t>(at.time_since_epoch().count()); };
     TracedStep traced{ns(since), ns(Clock::now()), step.chunk(), tile, {}, {}, 0, {}, {}};
-    traced.value = base + static_cast<uint64_t>(op_.cursor.position) + 1;
+    traced.value = value(tile, op_.cursor.position + 1);
     for (int32_t i = 0; i < step.sources(); ++i) traced.sources.push_back(step.source(i).rank);
     for (int32_t i = 0; i < step.targets(); ++i) traced.targets.push_back(step.target(i).rank);
     for (int32_t i = 0; i < step.consumers(); ++i) traced.consumers.push_back(step.consumer(i));
     for (int32_t i = 0; i < step.waits(); ++i) {
       const Wait wait = step.wait(i);
-      if (wait.count > 0) traced.waits.push_back({wait.peer, base + static_cast<uint64_t>(wait.count)});
+      if (wait.count > 0) traced.waits.push_back({wait.peer, value(tile, wait.count)});
     }
     team_.trace->push_back(std::move(traced));
   }

@@ -1,6 +1,5 @@
 // What a rank reports when a call cannot complete: who is the cause, and what the ranks were doing.
 #include <algorithm>
-#include <cstdio>
 
 #include "executor/cpu/team.h"
 
@@ -26,10 +25,14 @@ std::string Team::label_of_member(int32_t member) const {
                                  : "rank " + std::to_string(member);
 }
 
+std::string Team::label_of_call(uint64_t sequence) const {
+  return "call " + std::to_string(sequence) + " of communicator '" + name_ + "'";
+}
+
 void Team::report_staging(const Operation& op, Fault fault, const std::string& reason) {
   poison(fault, members_[rank_],
-         label(rank_) + " could not copy between its GPU and host memory during " + op.describe() + ", call " +
-             std::to_string(op.sequence) + " of communicator '" + name_ + "': " + reason);
+         label(rank_) + " could not copy between its GPU and host memory during " + op.describe() + ", " +
+             label_of_call(op.sequence) + ": " + reason);
 }
 
 void Team::report_timeout(const Operation& op, int32_t peer) {
@@ -41,16 +44,14 @@ void Team::report_timeout(const Operation& op, int32_t peer) {
     if (first < 0) first = r;
     missing += (missing.empty() ? "" : ", ") + label(r);
   }
-  char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%g", op.timeout.count());
+  const std::string seconds = number_text(op.timeout.count());
   const int32_t culprit = hindrance(op, first < 0 ? peer : first);
   const std::string who = label_of_member(culprit);
-  std::string text = op.describe() + ", call " + std::to_string(op.sequence) + " of communicator '" + name_ + "': ";
+  std::string text = op.describe() + ", " + label_of_call(op.sequence) + ": ";
   const bool waits = first >= 0 && culprit != members_[first];
   if (first < 0) text += who + " entered it but made no progress within " + seconds + " s, as seen by " + label(rank_);
-  else if (waits && remote(first) != nullptr)
-    text += "no message within " + std::string(seconds) + " s from " + missing;
-  else text += std::string("not entered within ") + seconds + " s by " + missing;
+  else if (waits && remote(first) != nullptr) text += "no message within " + seconds + " s from " + missing;
+  else text += "not entered within " + seconds + " s by " + missing;
   if (waits && control_.block(first).counter.load() < op.span.base) text += "; " + label(first) + " waits for " + who;
   if (liveness_ && liveness_->stopped(culprit)) text += "; the process of " + who + " is stopped";
   poison(Fault::timeout, culprit, text);
@@ -65,8 +66,7 @@ void Team::report_mismatch(const Operation& op, int32_t peer) {
   const auto calls = [&](int32_t rank, const Fingerprint& print, int64_t step) {
     return label(rank) + " calls " + print.describe(is_pair_ && rank == 1, step);
   };
-  std::string text = "call " + std::to_string(op.sequence) + " of communicator '" + name_ +
-                     "' differs between ranks: " + calls(rank_, mine, op.step) + "; " +
+  std::string text = label_of_call(op.sequence) + " differs between ranks: " + calls(rank_, mine, op.step) + "; " +
                      calls(peer, theirs, entry->step);
   Fingerprint moved = theirs;
   moved.placement = mine.placement;  // ranks may differ here
@@ -83,8 +83,8 @@ void Team::report_stale(int32_t peer) {
   const Entry& its = control_.block(peer).entry[from.stale() % kRing];
   const bool noted = its.complete.load(std::memory_order_relaxed) == from.stale();
   poison(Fault::mismatch, members_[peer],
-         "call " + std::to_string(from.stale()) + " of communicator '" + name_ +
-             "' differs between ranks: " + label(rank_) + " calls " + call + "; " + label(peer) + " calls " +
+         label_of_call(from.stale()) + " differs between ranks: " + label(rank_) + " calls " + call + "; " +
+             label(peer) + " calls " +
              (noted ? its.fingerprint.describe(false, its.step) : from.announcement().describe()));
 }
 
@@ -95,7 +95,7 @@ void Team::report_lost(const Operation& op, int32_t peer, bool departed) {
   else if (remote(peer) != nullptr) how = links_->reason(members_[peer]);
   poison(Fault::peer_lost, members_[peer],
          label(peer) + (links_ ? links_->host(members_[peer]) : "") + " is gone (" + how + ") during " + op.describe() +
-             ", call " + std::to_string(op.sequence) + " of communicator '" + name_ + "'");
+             ", " + label_of_call(op.sequence));
 }
 
 // A rank that leaves because hosts are silent reports them first: for the others they are lost, not this rank.

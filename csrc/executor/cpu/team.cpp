@@ -81,11 +81,6 @@ size_t Team::segment_bytes(int32_t size, int64_t scratch_bytes) {
 }
 
 Team::Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
-           std::vector<int32_t> world_ranks, std::string name, bool threads)
-    : Team(std::move(segment), rank, size, scratch_bytes, std::move(world_ranks), std::move(name), threads,
-           all_of(size), {}) {}
-
-Team::Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
            std::vector<int32_t> world_ranks, std::string name, bool threads, std::vector<int32_t> here,
            const std::vector<Sockets>& others, const std::shared_ptr<UcxWorker>& ucx)
     : segment_(std::move(segment)),
@@ -129,7 +124,7 @@ Team::Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t
   mine.pid.store(getpid(), std::memory_order_relaxed);
   mine.pid_namespace.store(pid_namespace(), std::memory_order_relaxed);
   mine.started.store(own_start_time(), std::memory_order_relaxed);
-  mine.presence.store(static_cast<uint32_t>(Presence::here), std::memory_order_release);
+  mine.presence.store(Presence::here, std::memory_order_release);
 }
 
 // Takes over the sockets.
@@ -250,7 +245,7 @@ void Team::require_own() const {
 void Team::depart() {
   if (links_ && !is_pair_) report_silence();
   if (links_ && !is_pair_) links_->send_depart();
-  control_.block(rank_).presence.store(static_cast<uint32_t>(Presence::departed), std::memory_order_release);
+  control_.block(rank_).presence.store(Presence::departed, std::memory_order_release);
 }
 
 void Team::poison(Fault fault, int32_t culprit, const std::string& text) {
@@ -261,14 +256,14 @@ void Team::interrupt(const std::string& where) {
   poison(Fault::aborted, members_[rank_], label(rank_) + " was interrupted in " + where);
 }
 
-void Team::add_window(int64_t id, WindowView view, int64_t bytes) {
+void Team::add_window(int64_t id, WindowView view) {
   const std::lock_guard lock(windows_mutex_);
   require(!is_pair_, "a channel between two ranks has no windows");
   require(!spans_hosts_ || !first_elsewhere_.empty(), "the hosts of the ranks are not known: see watch_hosts");
   require(!windows_.contains(id), "window " + std::to_string(id) + " exists already");
   require(!window_at_.contains(part_of(view, rank_)), "a window exists in this memory already");
   has_windows_ = true;
-  windows_[id] = {view, bytes};
+  windows_[id] = view;
   window_at_[part_of(view, rank_)] = id;
 }
 
@@ -276,7 +271,7 @@ void Team::remove_window(int64_t id) {
   const std::lock_guard lock(windows_mutex_);
   const auto found = windows_.find(id);
   if (found == windows_.end()) return;
-  window_at_.erase(part_of(found->second.view, rank_));
+  window_at_.erase(part_of(found->second, rank_));
   windows_.erase(found);
 }
 
@@ -294,7 +289,7 @@ char* Team::peer_address(int32_t peer, Location at) const {
   const std::lock_guard lock(windows_mutex_);
   const auto found = windows_.find(at.window);
   if (found == windows_.end() || at.offset < 0 || at.offset > found->second.bytes) return nullptr;
-  return part_of(found->second.view, peer) + at.offset;
+  return part_of(found->second, peer) + at.offset;
 }
 
 std::string Team::number(int32_t rank) const { return rank_number(members_[rank], world_ranks_[rank]); }

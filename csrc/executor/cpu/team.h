@@ -46,6 +46,7 @@ struct Patience {
 struct WindowView {
   char* base;
   int64_t stride;
+  int64_t bytes;  // of a rank's part
 };
 
 // The sockets to a rank on another host: of collectives (-1 if UCX carries them), of control messages, and of messages
@@ -111,10 +112,8 @@ class Team {
   // The ranks of a communicator that is on one host.
   static std::vector<int32_t> all_of(int32_t size);
 
-  Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
-       std::vector<int32_t> world_ranks, std::string name, bool threads);
-  // The same if only the ranks `here` share the segment: `others` are those on other hosts.  Owns the sockets.  `ucx`:
-  // connected with all of them, or null.
+  // The ranks `here` share the segment, `others` are those on other hosts.  Owns the sockets.  `ucx`: connected with all
+  // of them, or null.
   Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
        std::vector<int32_t> world_ranks, std::string name, bool threads, std::vector<int32_t> here,
        const std::vector<Sockets>& others, const std::shared_ptr<UcxWorker>& ucx = nullptr);
@@ -165,7 +164,7 @@ class Team {
   bool inherited() const { return generation_ != fork_generation(); }
   void require_own() const;
 
-  void add_window(int64_t id, WindowView view, int64_t bytes);
+  void add_window(int64_t id, WindowView view);
   void remove_window(int64_t id);
   bool has_windows() const { return has_windows_.load(std::memory_order_relaxed); }  // or had: the same on all ranks
   // Whether a call's arrays are used in place if they are in windows; the same on all ranks, whatever their arrays.  In
@@ -247,6 +246,7 @@ class Team {
   void report_timeout(const Operation& op, int32_t peer);
   int32_t hindrance(const Operation& op, int32_t peer) const;
   std::string label_of_member(int32_t member) const;
+  std::string label_of_call(uint64_t sequence) const;
   // A rank's status block; for a pair channel, that of its communicator.
   RankBlock& home(int32_t member) const { return (is_pair_ ? parent_control_ : control_).block(member); }
   bool check_fingerprints(const Operation& op);
@@ -287,11 +287,7 @@ class Team {
   char* part_of(const WindowView& view, int32_t rank) const {
     return view.base + local_[static_cast<size_t>(rank)] * view.stride;
   }
-  struct Mapped {
-    WindowView view;
-    int64_t bytes;
-  };
-  std::map<int64_t, Mapped> windows_;  // by id, the same on all ranks
+  std::map<int64_t, WindowView> windows_;  // by id, the same on all ranks
   std::map<const char*, int64_t> window_at_;  // by the start of this rank's part
   std::vector<int32_t> local_;  // by rank: its index among those of this host; -1: on another one
   std::atomic<bool> has_windows_{false};

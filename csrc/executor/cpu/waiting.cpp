@@ -198,8 +198,7 @@ void Team::listen() {
   for (int32_t r = 0; r < size_; ++r) {
     if (remote(r) == nullptr) continue;
     RankBlock& theirs = home(members_[r]);
-    if (links_->departed(members_[r]))
-      theirs.presence.store(static_cast<uint32_t>(Presence::departed), std::memory_order_release);
+    if (links_->departed(members_[r])) theirs.presence.store(Presence::departed, std::memory_order_release);
     const ControlLinks::Awaited awaited = links_->awaited(members_[r]);
     const bool waits = awaited.rank >= 0 && static_cast<size_t>(awaited.rank) < blocks.size();
     theirs.awaited.store(awaited.rank, std::memory_order_relaxed);
@@ -267,8 +266,7 @@ bool Team::arrived(const Goal& goal) const {
 bool Team::check_peers(const Operation& op, const Goal& goal) {
   for (int32_t r = 0; r < size_; ++r) {
     if (r == rank_) continue;
-    const bool departed =
-        home(members_[r]).presence.load(std::memory_order_acquire) == static_cast<uint32_t>(Presence::departed);
+    const bool departed = home(members_[r]).presence.load(std::memory_order_acquire) == Presence::departed;
     const bool lost = departed ? r == goal.peer : gone(members_[r]);
     if (!lost) continue;
     const bool awaited = r == goal.peer && (goal.sent || !arrived(goal));

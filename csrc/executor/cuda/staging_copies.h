@@ -9,7 +9,7 @@ namespace pc::cuda {
 
 class StagingCopies {
  public:
-  // Throws CudaError.
+  // Throws SystemFailure.
   explicit StagingCopies(int device);
   ~StagingCopies();  // waits for the copies
   StagingCopies(const StagingCopies&) = delete;
@@ -17,9 +17,9 @@ class StagingCopies {
   // The functions for the executor.  Valid as long as this object.
   const DeviceCopies& table() const { return table_; }
   uint64_t memory_bytes() const { return memory_bytes_; }
-  // Work that is enqueued later in this stream waits for all copies so far.  Throws CudaError.
+  // Work that is enqueued later in this stream waits for all copies so far.  Throws SystemFailure.
   void hold_back(cudaStream_t stream);
-  void drain() const;  // waits for all copies.  Throws CudaError.
+  void drain() const;  // waits for all copies.  Throws SystemFailure.
 
  private:
   static constexpr uint64_t kMarks = 128;  // more than the executor has outstanding: two for each of its slots

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
-#include <numeric>
 #include <random>
 #include <thread>
 #include <utility>
@@ -70,12 +69,12 @@ struct Shared {
 class Driver {
  public:
   Driver(const Shared& world, int32_t rank) : rank_(rank) {
-    std::vector<int32_t> ranks(Shared::kSize);
-    std::iota(ranks.begin(), ranks.end(), 0);
-    team_ = std::make_shared<Team>(world.control, rank, Shared::kSize, kScratch, ranks, "engine", true);
-    team_->add_window(0, {world.windows->data(), kBuffer}, kBuffer);
+    const std::vector<int32_t> ranks = Team::all_of(Shared::kSize);
+    team_ = std::make_shared<Team>(world.control, rank, Shared::kSize, kScratch, ranks, "engine", true, ranks,
+                                   std::vector<Sockets>());
+    team_->add_window(0, {world.windows->data(), kBuffer, kBuffer});
     char* views = world.windows->data() + Shared::kSize * kBuffer;
-    team_->add_window(1, {views, kView}, kView);
+    team_->add_window(1, {views, kView, kView});
     view_ = reinterpret_cast<float*>(views + rank * kView);
     auto board = std::make_unique<Board>(world.board, world.board->data(), rank, Shared::kSize, kSlots);
     const auto maker = [this](const Reduction& r, int64_t count, bool in_windows) {

@@ -92,19 +92,13 @@ World::World(int32_t size, int64_t array_bytes)
       windows(create_segment("local", static_cast<size_t>(2 * kSlots * array_bytes * size))) {}
 
 Rank::Rank(const World& world, int32_t rank, bool threads)
-    : team(
-          world.control, rank, world.size, World::kScratch,
-          [&] {
-            std::vector<int32_t> ranks(world.size);
-            std::iota(ranks.begin(), ranks.end(), 0);
-            return ranks;
-          }(),
-          "test", threads),
+    : team(world.control, rank, world.size, World::kScratch, Team::all_of(world.size), "test", threads,
+           Team::all_of(world.size), {}),
       world_(world),
       private_(2 * World::kSlots * world.array_bytes) {
   const int64_t part = World::kSlots * world.array_bytes;
-  team.add_window(0, {world.windows->data(), part}, part);                      // inputs
-  team.add_window(1, {world.windows->data() + world.size * part, part}, part);  // outputs
+  team.add_window(0, {world.windows->data(), part, part});                      // inputs
+  team.add_window(1, {world.windows->data() + world.size * part, part, part});  // outputs
 }
 
 char* Rank::window(int64_t slot, bool output) const {

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 
 #include "base/environment.h"
+#include "executor/control.h"
 
 namespace pc {
 namespace {
@@ -49,21 +49,20 @@ bool ControlLinks::Peer::unanswered() const {
 }
 
 void ControlLinks::add(int32_t rank, std::unique_ptr<Link> link) {
-  auto peer = std::make_unique<Peer>();
-  peer->link = std::move(link);
-  peer->heard = steady_clock::now() + kFirstBeat;
-  peers_[rank] = std::move(peer);
+  Peer& peer = peers_[rank];
+  peer.link = std::move(link);
+  peer.heard = steady_clock::now() + kFirstBeat;
 }
 
 void ControlLinks::set_hosts(const std::vector<std::string>& hosts, std::vector<std::string> names) {
   const std::lock_guard lock(mutex_);
-  for (const auto& [rank, peer] : peers_) peer->host = hosts.at(static_cast<size_t>(rank));
+  for (auto& [rank, peer] : peers_) peer.host = hosts.at(static_cast<size_t>(rank));
   host_names_ = std::move(names);
 }
 
 void ControlLinks::send(const MessageHeader& header) {
   for (const auto& [rank, peer] : peers_)
-    if (!peer->link->closed()) peer->link->send(header, sending_.data());
+    if (!peer.link->closed()) peer.link->send(header, sending_.data());
 }
 
 void ControlLinks::send_abort(const Abort& abort) {
@@ -81,9 +80,9 @@ void ControlLinks::send_depart() {
 
 void ControlLinks::send_expelled(int32_t rank) {
   const std::lock_guard lock(mutex_);
-  const auto peer = peers_.find(rank);
-  if (peer == peers_.end() || peer->second->link->closed()) return;
-  peer->second->link->send({0, 0, 0, 0, 0, MessageKind::expelled, 0}, nullptr);
+  const Peer* peer = find(rank);
+  if (peer == nullptr || peer->link->closed()) return;
+  peer->link->send({0, 0, 0, 0, 0, MessageKind::expelled, 0}, nullptr);
 }
 
 void ControlLinks::set_awaited(Awaited awaited) {
@@ -103,9 +102,9 @@ void ControlLinks::note(const Abort& abort) {
 }
 
 void ControlLinks::receive_all() {
-  for (const auto& [rank, peer] : peers_) {
-    peer->link->progress(*peer);
-    if (peer->abort && !over_) note(*peer->abort);
+  for (auto& [rank, peer] : peers_) {
+    peer.link->progress(peer);
+    if (peer.abort && !over_) note(*peer.abort);
   }
 }
 
@@ -113,7 +112,7 @@ std::optional<ControlLinks::Abort> ControlLinks::receive() {
   const std::lock_guard lock(mutex_);
   receive_all();
   for (const auto& [rank, peer] : peers_)
-    if (peer->abort) return peer->abort;
+    if (peer.abort) return peer.abort;
   return std::nullopt;
 }
 
@@ -121,12 +120,12 @@ void ControlLinks::beat(Time now, bool was_stopped, Heard& heard) {
   const std::lock_guard lock(mutex_);
   receive_all();
   const int32_t awaited = now - awaited_.known < kStillWaits ? awaited_.rank : -1;
-  for (const auto& [rank, peer] : peers_) {
-    const bool full = peer->link->sends() || (over_ && peer->silent);
-    if (!peer->link->closed() && !full) peer->link->send({0, 0, 0, awaited, 0, MessageKind::heartbeat, 0}, nullptr);
-    if (was_stopped) peer->heard = std::max(peer->heard, now);
-    Time& of_host = heard[peer->host];
-    of_host = std::max(of_host, peer->heard);
+  for (auto& [rank, peer] : peers_) {
+    const bool full = peer.link->sends() || (over_ && peer.silent);
+    if (!peer.link->closed() && !full) peer.link->send({0, 0, 0, awaited, 0, MessageKind::heartbeat, 0}, nullptr);
+    if (was_stopped) peer.heard = std::max(peer.heard, now);
+    Time& of_host = heard[peer.host];
+    of_host = std::max(of_host, peer.heard);
   }
 }
 
@@ -134,15 +133,15 @@ void ControlLinks::beat(Time now, bool was_stopped, Heard& heard) {
 void ControlLinks::judge(Time now, const Heard& heard) {
   const std::lock_guard lock(mutex_);
   const std::chrono::duration<double> limit(environment().host_timeout);
-  for (const auto& [rank, peer] : peers_) {
-    const auto found = heard.find(peer->host);
-    peer->silent = found != heard.end() && now - found->second > limit;
+  for (auto& [rank, peer] : peers_) {
+    const auto found = heard.find(peer.host);
+    peer.silent = found != heard.end() && now - found->second > limit;
   }
 }
 
 const ControlLinks::Peer* ControlLinks::find(int32_t rank) const {
   const auto found = peers_.find(rank);
-  return found == peers_.end() ? nullptr : found->second.get();
+  return found == peers_.end() ? nullptr : &found->second;
 }
 
 bool ControlLinks::departed(int32_t rank) const {
@@ -166,7 +165,7 @@ bool ControlLinks::silent(int32_t rank) const {
 
 bool ControlLinks::expelled() const {
   const std::lock_guard lock(mutex_);
-  return std::any_of(peers_.begin(), peers_.end(), [](const auto& each) { return each.second->expels; });
+  return std::any_of(peers_.begin(), peers_.end(), [](const auto& each) { return each.second.expels; });
 }
 
 int ControlLinks::timeouts(int32_t rank) const {
@@ -187,11 +186,7 @@ std::string ControlLinks::reason(int32_t rank) const {
   if (peer == nullptr) return "it is unknown";
   if (peer->violated) return "it sent an invalid message";
   const int error = peer->link->error();
-  if (peer->unanswered()) {
-    char text[64];
-    std::snprintf(text, sizeof text, "its host has not answered for %g s", environment().host_timeout);
-    return text;
-  }
+  if (peer->unanswered()) return "its host has not answered for " + number_text(environment().host_timeout) + " s";
   if (error == 0 || error == ECONNRESET || error == EPIPE) return "its process has ended";
   return std::string("its host cannot be reached: ") + strerror(error);
 }

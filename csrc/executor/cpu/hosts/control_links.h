@@ -81,12 +81,15 @@ class ControlLinks {
   void note(const Abort& abort);
 
   mutable std::mutex mutex_;
-  std::map<int32_t, std::unique_ptr<Peer>> peers_;
+  std::map<int32_t, Peer> peers_;
   std::vector<std::string> host_names_;  // by rank
   std::string sending_;  // the text of the abort that is sent: there is at most one
   bool over_ = false;  // an abort was sent or has arrived
   Awaited awaited_;
   int32_t lost_ = -1;  // the rank that it reports as lost
 };
+
+// Begins to send and to receive heartbeats on these links, for as long as they exist: see heartbeats.cpp.
+void start_heartbeats(const std::shared_ptr<ControlLinks>& links);
 
 }  // namespace pc

@@ -1,5 +1,5 @@
-#include "executor/cpu/hosts/heartbeats.h"
-
+// A thread of this process shows to ranks on other hosts that it runs, and finds out which hosts are silent, also while
+// no rank calls: a host whose processes are all stopped still acknowledges what it is sent.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>

@@ -18,7 +18,7 @@ class Remote final : public Inbox {
  public:
   // `link` carries what the schedules send.
   explicit Remote(std::shared_ptr<Link> link) : link_(std::move(link)) {
-    block_.presence.store(static_cast<uint32_t>(Presence::here), std::memory_order_relaxed);
+    block_.presence.store(Presence::here, std::memory_order_relaxed);
   }
 
   // Stands for its block in shared memory: the counter is that of the last message that has arrived.
@@ -42,10 +42,8 @@ class Remote final : public Inbox {
   void send(const Operation& op, uint64_t value, uint64_t call, const void* data, uint64_t bytes, bool more);
   // The message that is sent at the counter `value` goes to this memory.  May be repeated.
   void post(uint64_t value, void* into, uint64_t bytes);
-  bool progress() {
-    const bool moved = link_->progress(*this);
-    if (moved) left = {};
-    return moved;
+  void progress() {
+    if (link_->progress(*this)) left = {};
   }
 
   uint64_t sent() const { return link_->sent(); }

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "executor/cpu/hosts/heartbeats.h"
 #include "executor/cpu/team.h"
 
 namespace pc {
@@ -25,8 +24,7 @@ void Team::watch_hosts(const std::vector<std::string>& hosts, std::vector<std::s
 }
 
 bool Team::departed(int32_t rank) const {
-  const bool left =
-      control_.block(rank).presence.load(std::memory_order_acquire) == static_cast<uint32_t>(Presence::departed);
+  const bool left = control_.block(rank).presence.load(std::memory_order_acquire) == Presence::departed;
   return left || (links_ && links_->departed(members_[rank]));
 }
 

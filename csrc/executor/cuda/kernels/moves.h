@@ -26,7 +26,7 @@ static_assert(sizeof(MoveArguments) <= 4096);
 // Loads the kernel on the calling thread's device, before the first move_pieces().
 void load_moves();
 
-// Enqueues the copies on the stream.  Pieces must not overlap.  Throws CudaError.
+// Enqueues the copies on the stream.  Pieces must not overlap.  Throws SystemFailure.
 void move_pieces(int device, const Move* moves, size_t count, cudaStream_t stream);
 
 }  // namespace pc::cuda

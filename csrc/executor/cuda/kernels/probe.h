@@ -13,7 +13,7 @@ struct ProbeArguments {
   uint32_t* wrong;  // host memory: number of words that differ; null: write
 };
 
-// Both block until the device has completed.  Throw CudaError.
+// Both block until the device has completed.  Throw SystemFailure.
 void probe_write(int device, uintptr_t address, int64_t words, uint64_t seed);
 int64_t probe_read(int device, uintptr_t address, int64_t words, uint64_t seed);
 
