@@ -88,7 +88,7 @@ def measure(
     if unknown := set(groups) - set(GROUPS):
         raise typer.BadParameter(f"unknown group {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
     run = _Run(console)
-    plan = EnginePlan(tuple(groups), budget=Budget.quick() if quick else budget)
+    plan = EnginePlan(tuple(groups), Budget.quick() if quick else budget)
     try:
         for event in launch(plan, ranks, worker=f"{__package__}.worker"):
             run.take(event)
