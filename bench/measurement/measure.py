@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..peers import Array, Call, Peer, prepare
 from ..peers.tensors import as_tensor
-from ..ranks.world import World
+from ..ranks.world import World, first_problem
 from ..workload.data import count_wrong, fill_input, numpy_dtype, poison
 from ..workload.plan import PAGE, Budget, Candidate, Conditions
 from .stats import rotation, slowest
@@ -249,10 +249,8 @@ def _ready(
         run = _prepare(world, candidate, peer, buffers, conditions)
     except Exception as error:  # any error: the other candidates continue
         problem = str(error) or type(error).__name__
-    problems: list[str] = [text for text in world.share(problem) if text]
-    if run is None or problems:
-        return NotMeasured(candidate, problems[0])
-    return run
+    problem = first_problem(world, problem)
+    return NotMeasured(candidate, problem) if run is None or problem else run
 
 
 def _prepare(world: World, candidate: Candidate, peer: Peer, buffers: Buffers, conditions: Conditions) -> _Run:

@@ -9,20 +9,30 @@ library itself.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from ..workload.cases import BARRIER
+from ..ranks.world import World, first_problem
+from ..workload.cases import BARRIER, pair_partner
 
 if TYPE_CHECKING:
-    from pycollective.graphs import Graph
-
-    from ..ranks.world import World
     from ..workload.cases import Case
 
-__all__ = ["MPIS", "PEERS", "Array", "Call", "Peer", "PeerUnavailable", "mpi_of", "open_peer", "prepare"]
+__all__ = [
+    "MPIS",
+    "PEERS",
+    "Array",
+    "Call",
+    "Peer",
+    "PeerUnavailable",
+    "mpi_of",
+    "open_peer",
+    "open_peers",
+    "prepare",
+    "round_trip",
+]
 
 PEERS = dict.fromkeys(("mpi", "openmpi", "mpich", "impi"), "mpi") | {
     name: name for name in ("gloo", "oneccl", "sockets")
@@ -46,58 +56,34 @@ class PeerUnavailable(Exception):
     """A library that is unavailable here; the message has the reason."""
 
 
-class Peer(Protocol):
+class Peer:
     """One library (for ours: one topology) on all ranks of the world.
 
-    Arrays are flat.  If ``send is recv`` the collective works in place.  ``root`` and ``op`` are named
-    as in our own API.  Every method is collective.
+    It has a method for each call that it supports, under that call's name and with the arguments of `prepare`; all are
+    collective.  Arrays are flat.  If ``send is recv`` the collective works in place.  ``root`` and ``op`` are named as
+    in our own API.
     """
 
     name: str
-    version: str
-    always_in_place: frozenset[str]
+    version = ""
+    always_in_place: frozenset[str] = frozenset()
     """Collectives that the library supports in place only."""
 
-    checked: bool
+    checked = True
     """False for a yardstick whose output is not a result."""
 
     def supports(self, case: Case) -> bool:
         """Whether the library has this collective for this type and operator."""
+        raise NotImplementedError
 
-    def allreduce(self, send: Array, recv: Array, op: str) -> Call: ...
-
-    def scan(self, send: Array, recv: Array, op: str) -> Call: ...
-
-    def exscan(self, send: Array, recv: Array, op: str) -> Call: ...
-
-    def mix(self, send: Array, recv: Array, graph: Graph) -> Call: ...
-
-    def broadcast(self, buffer: Array, root: int) -> Call: ...
-
-    def reduce(self, send: Array, recv: Array, op: str, root: int) -> Call: ...
-
-    def reduce_scatter(self, send: Array, recv: Array, op: str) -> Call: ...
-
-    def allgather(self, send: Array, recv: Array) -> Call: ...
-
-    def gather(self, send: Array, recv: Array, root: int) -> Call: ...
-
-    def scatter(self, send: Array, recv: Array, root: int) -> Call: ...
-
-    def alltoall(self, send: Array, recv: Array) -> Call: ...
-
-    def sendrecv(self, send: Array, recv: Array) -> Call:
-        """A message there and one back: see ``cases.pair_partner``.  The even rank sends first."""
-
-    def barrier(self) -> Call: ...
+    def close(self) -> None:
+        """Collective, after the last call."""
 
 
 def prepare(peer: Peer, case: Case, send: Array, recv: Array) -> Call:
     """The peer's call for a case on these arrays (broadcast works on ``recv``)."""
     row = case.kind
-    if case.collective == BARRIER:
-        return peer.barrier()
-    arguments: list[Any] = [recv] if row.single_buffer else [send, recv]
+    arguments: list[Any] = [] if case.collective == BARRIER else [recv] if row.single_buffer else [send, recv]
     if row.reduces:
         arguments.append(case.op)
     if row.weighted:
@@ -106,6 +92,25 @@ def prepare(peer: Peer, case: Case, send: Array, recv: Array) -> Call:
         arguments.append(case.root)
     made: Call = getattr(peer, case.collective)(*arguments)
     return made
+
+
+def round_trip(
+    rank: int, ranks: int, send: Callable[..., object], source: Any, recv: Callable[..., object], target: Any
+) -> Call:
+    """``sendrecv``: send(source, partner) and recv(target, partner); the even rank sends first."""
+    partner = pair_partner(rank, ranks)
+    if partner is None:
+        return lambda: None
+
+    def there_and_back() -> None:
+        send(source, partner)
+        recv(target, partner)
+
+    def back_and_there() -> None:
+        recv(target, partner)
+        send(source, partner)
+
+    return there_and_back if rank < partner else back_and_there
 
 
 def open_peer(name: str, world: World) -> Peer:
@@ -122,3 +127,19 @@ def open_peer(name: str, world: World) -> Peer:
     if name in MPIS[1:] and peer.name != name:
         raise PeerUnavailable(f"{name} was requested, but mpi4py uses {peer.version}")
     return peer
+
+
+def open_peers(names: Sequence[str], world: World, emit: Callable[[dict[str, Any]], None]) -> dict[str, Peer]:
+    """The libraries that every rank could open, by the requested name; each library once; notes for the others."""
+    peers: dict[str, Peer] = {}
+    for name in names:
+        problem = ""
+        try:
+            peer = open_peer(name, world)
+        except PeerUnavailable as error:
+            problem = str(error)
+        if problem := first_problem(world, problem):
+            emit({"kind": "note", "text": f"without {name}: {problem}"})
+        elif peer.name not in [other.name for other in peers.values()]:
+            peers[name] = peer
+    return peers

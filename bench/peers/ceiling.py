@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import Array, Call
+from . import Array, Call, Peer
 
 if TYPE_CHECKING:
     from pycollective.graphs import Graph
@@ -31,12 +31,10 @@ def streams(nbytes: int, ranks: int) -> bool:
     return 2 * nbytes * ranks > _CACHE
 
 
-class CeilingPeer:
+class CeilingPeer(Peer):
     """Only allreduce, for counts divisible by the number of ranks, and mix."""
 
     name = CEILING
-    version = ""
-    always_in_place = frozenset[str]()
     checked = False
 
     def __init__(self, rank: int, ranks: int) -> None:
@@ -57,9 +55,3 @@ class CeilingPeer:
         sources = [send, *(np.ones_like(send) for _ in weights[1:])]
         streamed = (len(weights) + 1) * send.nbytes * self._ranks > _CACHE
         return lambda: combine("sum", sources, [recv], streamed, weights=weights)
-
-    def _none(self, *_: object) -> Call:
-        raise NotImplementedError("the ceiling supports allreduce and mix only")
-
-    scan = exscan = broadcast = reduce = reduce_scatter = _none
-    allgather = gather = scatter = alltoall = sendrecv = barrier = _none

@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import socket
 import tempfile
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from ..ranks.world import World, hosts_of
-from ..workload.cases import pair_partner
-from . import Array, Call, PeerUnavailable
+from ..ranks.world import World, first_problem
+from . import Array, Call, Peer, PeerUnavailable, round_trip
 from .tensors import as_tensor, import_torch
 
 if TYPE_CHECKING:
-    from pycollective.graphs import Graph
-
     from ..workload.cases import Case
 
 __all__ = ["GlooPeer", "open"]
@@ -30,13 +28,12 @@ _PATIENCE = timedelta(seconds=60)
 """Seconds for ranks on several hosts to connect."""
 
 
-class GlooPeer:
+class GlooPeer(Peer):
     """The default process group with the gloo backend: over loopback, or between hosts."""
 
     name = "gloo"
     # torch.distributed reduces into its argument
     always_in_place = frozenset({"allreduce", "reduce"})
-    checked = True
 
     def __init__(self, torch: Any, dist: Any, world: World, held: contextlib.ExitStack) -> None:
         self._dist, self._world, self._rank, self._held = dist, world, world.rank, held
@@ -59,14 +56,6 @@ class GlooPeer:
     def allreduce(self, send: Array, recv: Array, op: str) -> Call:
         call, tensor, operator = self._dist.all_reduce, as_tensor(recv), self._op(op)
         return lambda: call(tensor, operator)
-
-    def scan(self, send: Array, recv: Array, op: str) -> Call:
-        raise NotImplementedError("torch.distributed has no prefix reductions")
-
-    exscan = scan
-
-    def mix(self, send: Array, recv: Array, graph: Graph) -> Call:
-        raise NotImplementedError("torch.distributed has no collectives of neighbours")
 
     def broadcast(self, buffer: Array, root: int) -> Call:
         call, tensor = self._dist.broadcast, as_tensor(buffer)
@@ -101,20 +90,8 @@ class GlooPeer:
         return lambda: call(target, source)
 
     def sendrecv(self, send: Array, recv: Array) -> Call:
-        dist, partner = self._dist, pair_partner(self._rank, self._dist.get_world_size())
-        source, target = as_tensor(send), as_tensor(recv)
-        if partner is None:
-            return lambda: None
-
-        def there_and_back() -> None:
-            dist.send(source, partner)
-            dist.recv(target, partner)
-
-        def back_and_there() -> None:
-            dist.recv(target, partner)
-            dist.send(source, partner)
-
-        return there_and_back if self._rank < partner else back_and_there
+        dist, world = self._dist, self._world
+        return round_trip(world.rank, world.size, dist.send, as_tensor(send), dist.recv, as_tensor(recv))
 
     def barrier(self) -> Call:
         call: Call = self._dist.barrier
@@ -136,7 +113,7 @@ def open(world: World) -> GlooPeer:
         raise PeerUnavailable(f"torch.distributed cannot be used: {error}") from error
     if not dist.is_available() or not dist.is_gloo_available():
         raise PeerUnavailable("this PyTorch was built without Gloo")
-    hosts = hosts_of(world)
+    hosts = world.share(socket.gethostname())
     with contextlib.ExitStack() as stack:
         if len(set(hosts)) == 1:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # works without a resolvable host name
@@ -169,5 +146,5 @@ def _connect(dist: Any, world: World, store: Any, hosts: int) -> None:
         if hosts == 1:
             raise
         problem = str(error)
-    if problems := [text for text in world.share(problem) if text]:
-        raise PeerUnavailable(f"Gloo cannot connect the hosts ({problems[0]}); is GLOO_SOCKET_IFNAME right?")
+    if problem := first_problem(world, problem):
+        raise PeerUnavailable(f"Gloo cannot connect the hosts ({problem}); is GLOO_SOCKET_IFNAME right?")

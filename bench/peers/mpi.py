@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..workload.cases import pair_partner
-from . import Array, Call, PeerUnavailable
+from . import Array, Call, Peer, PeerUnavailable, round_trip
 
 if TYPE_CHECKING:
     from pycollective.graphs import Graph
@@ -30,11 +29,8 @@ _OPS = {
 }  # fmt: skip
 
 
-class MpiPeer:
+class MpiPeer(Peer):
     """MPI's own collectives on the world communicator."""
-
-    always_in_place = frozenset[str]()
-    checked = True
 
     def __init__(self, mpi: Any) -> None:
         self._mpi = mpi
@@ -60,17 +56,15 @@ class MpiPeer:
         return self._mpi.IN_PLACE if send is recv else self._buffer(send)
 
     def allreduce(self, send: Array, recv: Array, op: str) -> Call:
-        comm, operator = self._comm, getattr(self._mpi, _OPS[op])
-        source, target = self._input(send, recv), self._buffer(recv)
-        return lambda: comm.Allreduce(source, target, operator)
+        return self._reduction(self._comm.Allreduce, send, recv, op)
 
     def scan(self, send: Array, recv: Array, op: str) -> Call:
-        return self._prefix(self._comm.Scan, send, recv, op)
+        return self._reduction(self._comm.Scan, send, recv, op)
 
     def exscan(self, send: Array, recv: Array, op: str) -> Call:
-        return self._prefix(self._comm.Exscan, send, recv, op)
+        return self._reduction(self._comm.Exscan, send, recv, op)
 
-    def _prefix(self, call: Any, send: Array, recv: Array, op: str) -> Call:
+    def _reduction(self, call: Any, send: Array, recv: Array, op: str) -> Call:
         source, target, operator = self._input(send, recv), self._buffer(recv), getattr(self._mpi, _OPS[op])
         return lambda: call(source, target, operator)
 
@@ -137,20 +131,8 @@ class MpiPeer:
         return lambda: comm.Alltoall(source, target)
 
     def sendrecv(self, send: Array, recv: Array) -> Call:
-        comm, partner = self._comm, pair_partner(self._comm.rank, self._comm.size)
-        source, target = self._buffer(send), self._buffer(recv)
-        if partner is None:
-            return lambda: None
-
-        def there_and_back() -> None:
-            comm.Send(source, partner)
-            comm.Recv(target, partner)
-
-        def back_and_there() -> None:
-            comm.Recv(target, partner)
-            comm.Send(source, partner)
-
-        return there_and_back if comm.rank < partner else back_and_there
+        comm = self._comm
+        return round_trip(comm.rank, comm.size, comm.Send, self._buffer(send), comm.Recv, self._buffer(recv))
 
     def barrier(self) -> Call:
         call: Call = self._comm.Barrier

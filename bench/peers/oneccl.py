@@ -11,12 +11,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..ranks.world import World, first_problem
 from ..result import available_cores
-from . import Array, Call, PeerUnavailable
+from . import Array, Call, Peer, PeerUnavailable
 from .mpi import open as open_mpi
 
 if TYPE_CHECKING:
-    from ..ranks.world import World
     from ..workload.cases import Case
 
 __all__ = ["OneCclPeer", "open"]
@@ -36,12 +36,10 @@ class _UniqueId(ctypes.Structure):
     _fields_ = [("data", ctypes.c_ubyte * 4096)]
 
 
-class OneCclPeer:
+class OneCclPeer(Peer):
     """A communicator of all ranks."""
 
     name = "oneccl"
-    always_in_place = frozenset[str]()
-    checked = True
 
     def __init__(self, library: Any, comm: Any, ranks: int) -> None:
         self._library, self._comm, self._ranks = library, comm, ranks
@@ -83,11 +81,6 @@ class OneCclPeer:
     def alltoall(self, send: Array, recv: Array) -> Call:
         return self._made("AllToAll", send, recv, send.size // self._ranks)
 
-    def _missing(self, *arguments: Any) -> Call:
-        raise NotImplementedError("this call is not made through oneCCL")
-
-    scan = exscan = mix = gather = scatter = sendrecv = barrier = _missing
-
     def close(self) -> None:
         self._library.onecclCommDestroy(self._comm)
 
@@ -102,8 +95,8 @@ def open(world: World) -> OneCclPeer:
         library = _load_library(world.size > available_cores())
     except OSError as error:
         problem = f"oneCCL cannot be loaded: {error}"
-    if problems := [text for text in world.share(problem) if text]:
-        raise PeerUnavailable(problems[0])
+    if problem := first_problem(world, problem):
+        raise PeerUnavailable(problem)
     comm, code = _connect(library, world)
     if code:
         raise PeerUnavailable(f"oneCCL cannot connect the ranks: {_error(library, code)}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ..workload.cases import pair_partner
-from . import Array, Call
+from pycollective.schedule.language import registry
+
+from . import Array, Call, Peer, round_trip
 
 if TYPE_CHECKING:
     from pycollective.graphs import Graph
@@ -16,12 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["PycollectivePeer", "find_topology", "has", "operators", "topologies_of", "unsupported"]
 
 
-class PycollectivePeer:
+class PycollectivePeer(Peer):
     """One topology; None leaves the choice to the library.  The arrays determine windows or staging."""
 
     name = "pycollective"
-    always_in_place = frozenset[str]()
-    checked = True
 
     def __init__(self, comm: Any, topology: Any | None) -> None:
         self._comm, self._topology = comm, topology
@@ -78,19 +77,8 @@ class PycollectivePeer:
         return self._made(self._comm.alltoall, (send, recv))
 
     def sendrecv(self, send: Array, recv: Array) -> Call:
-        there, back, partner = self._comm.send, self._comm.recv, pair_partner(self._comm.rank, self._comm.size)
-        if partner is None:
-            return lambda: None
-
-        def there_and_back() -> None:
-            there(send, partner)
-            back(recv, partner)
-
-        def back_and_there() -> None:
-            back(recv, partner)
-            there(send, partner)
-
-        return there_and_back if self._comm.rank < partner else back_and_there
+        comm = self._comm
+        return round_trip(comm.rank, comm.size, comm.send, send, comm.recv, recv)
 
     def barrier(self) -> Call:
         call: Call = self._comm.barrier
@@ -110,27 +98,23 @@ def find_topology(text: str) -> Any | None:
     """
     if text in ("", "default"):
         return None
-    registry = importlib.import_module("pycollective.schedule.language.registry")
     return registry.find(text)
 
 
 def topologies_of(collective: str) -> list[str]:
     """The registered topologies that implement a collective, by name."""
-    registry = importlib.import_module("pycollective.schedule.language.registry")
     return [row.name for row in registry.describe() if collective in row.collectives]
 
 
 def has(text: str, collective: str) -> bool:
     """Whether the topology denoted by a text implements a collective (the default always does)."""
     topology = find_topology(text)
-    registry = importlib.import_module("pycollective.schedule.language.registry")
     return topology is None or collective in registry.info(topology).collectives
 
 
 def unsupported(text: str, ranks: int) -> str:
     """Why a topology does not support this many ranks; empty if it does."""
     topology = find_topology(text)
-    registry = importlib.import_module("pycollective.schedule.language.registry")
     try:
         registry.check_ranks("direct" if topology is None else topology, ranks)
     except ValueError as error:  # a TopologyError

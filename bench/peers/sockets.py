@@ -10,7 +10,7 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING
 
-from . import Array, Call, PeerUnavailable
+from . import Array, Call, Peer, PeerUnavailable
 
 if TYPE_CHECKING:
     from ..ranks.world import World
@@ -21,7 +21,7 @@ __all__ = ["SocketsPeer", "open"]
 _SECONDS = 60.0
 
 
-class SocketsPeer:
+class SocketsPeer(Peer):
     """Only allreduce, on two ranks.
 
     Args:
@@ -29,8 +29,6 @@ class SocketsPeer:
     """
 
     name = "sockets"
-    version = ""
-    always_in_place = frozenset[str]()
     checked = False
 
     def __init__(self, connection: socket.socket) -> None:
@@ -60,12 +58,6 @@ class SocketsPeer:
             with contextlib.suppress(BlockingIOError):
                 if taken:
                     taken = taken[connection.recv_into(taken) :]
-
-    def _none(self, *_: object) -> Call:
-        raise NotImplementedError("plain sockets have allreduce only")
-
-    scan = exscan = mix = broadcast = reduce = reduce_scatter = _none
-    allgather = gather = scatter = alltoall = sendrecv = barrier = _none
 
     def close(self) -> None:
         self._connection.close()

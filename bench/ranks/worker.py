@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from ..measurement.measure import Buffers, Measured, NotMeasured, measure
-from ..peers import Array, Peer, PeerUnavailable, open_peer
+from ..peers import Array, Peer, PeerUnavailable, open_peers
 from ..peers.ceiling import CEILING, CeilingPeer
 from ..peers.pycollective import PycollectivePeer, find_topology, has, topologies_of, unsupported
 from ..peers.tensors import import_torch
@@ -24,9 +24,9 @@ from ..workload.cases import format_size
 from ..workload.plan import OURS, Candidate, Options, Plan, has_topologies, short_name, sweep_groups
 from .events import Emit, discard, to_file
 from .launch import YIELD_VARIABLE
-from .world import World, open_world
+from .world import World, first_problem, open_world
 
-__all__ = ["work"]
+__all__ = ["work", "yield_flag"]
 
 Group = Sequence[Candidate]
 
@@ -37,8 +37,9 @@ def work(plan: Plan, world: World, emit: Emit, first_group: int = 0) -> None:
     Groups are numbered from ``first_group``, so that several worlds can share a result.
     """
     emit = emit if world.rank == 0 else discard
-    peers = _open_peers(plan.wanted, world, emit)
-    names = {asked: peer.name for (asked, _), peer in peers.items()}
+    others = open_peers(plan.wanted, world, emit)
+    peers = {(asked, ""): peer for asked, peer in others.items()}
+    names = {asked: peer.name for asked, peer in others.items()}
     versions = {peer.name: peer.version for peer in peers.values()}
     ours = _Ours(plan)
     groups: list[Group] = list(plan.groups)
@@ -53,7 +54,7 @@ def work(plan: Plan, world: World, emit: Emit, first_group: int = 0) -> None:
         peers.update(ours.open(groups))
         versions[OURS] = ours.version
     begin = {"kind": "begin", "ranks": world.size, "groups": len(groups)}
-    emit({**begin, "libraries": versions, "yield": _yield_flag()})
+    emit({**begin, "libraries": versions, "yield": yield_flag()})
     buffers = Buffers(world, {"plain": _plain, "windows": ours.window}, plan.conditions)
     for index, group in enumerate(groups):
         for outcome in measure(world, group, peers, buffers, plan.budget, plan.conditions):
@@ -61,7 +62,7 @@ def work(plan: Plan, world: World, emit: Emit, first_group: int = 0) -> None:
         emit({"kind": "group", "index": index})
     emit({"kind": "end"})
     for peer in dict.fromkeys(peers.values()):  # in the same order on all ranks
-        getattr(peer, "close", lambda: None)()
+        peer.close()
 
 
 def _report(outcome: Measured | NotMeasured, group: int, names: dict[str, str], emit: Emit) -> None:
@@ -77,23 +78,6 @@ def _report(outcome: Measured | NotMeasured, group: int, names: dict[str, str], 
     emit({"kind": "note", "text": text, "failed": outcome.supported and one.library == OURS})
 
 
-def _open_peers(wanted: Sequence[str], world: World, emit: Emit) -> dict[tuple[str, str], Peer]:
-    """The other libraries that every rank could open, by the requested name; each library once."""
-    peers: dict[tuple[str, str], Peer] = {}
-    for name in wanted:
-        peer, problem = None, ""
-        try:
-            peer = open_peer(name, world)
-        except PeerUnavailable as error:
-            problem = str(error)
-        problems: list[str] = [text for text in world.share(problem) if text]
-        if problems or peer is None:
-            emit({"kind": "note", "text": f"without {name}: {problems[0]}"})
-        elif peer.name not in [other.name for other in peers.values()]:
-            peers[name, ""] = peer
-    return peers
-
-
 def _has_torch(world: World, emit: Emit) -> bool:
     """Whether every rank has torch."""
     problem = ""
@@ -101,10 +85,9 @@ def _has_torch(world: World, emit: Emit) -> bool:
         import_torch()
     except PeerUnavailable as error:
         problem = str(error)
-    problems: list[str] = [text for text in world.share(problem) if text]
-    if problems:
-        emit({"kind": "note", "text": f"without torch tensors: {problems[0]}"})
-    return not problems
+    if problem := first_problem(world, problem):
+        emit({"kind": "note", "text": f"without torch tensors: {problem}"})
+    return not problem
 
 
 class _Ours:
@@ -159,7 +142,8 @@ def _plain(nbytes: int) -> Array:
     return np.empty(nbytes, np.uint8)
 
 
-def _yield_flag() -> str:
+def yield_flag() -> str:
+    """Whether Open MPI, if it started the ranks, yields when idle: as in Provenance."""
     if "OMPI_COMM_WORLD_SIZE" not in os.environ:
         return "-"
     return os.environ.get(YIELD_VARIABLE, "default")

@@ -9,13 +9,12 @@ import contextlib
 import importlib
 import os
 import pickle
-import socket
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["MpiWorld", "OwnWorld", "World", "first_rank", "hosts_of", "open_world", "ranks_started"]
+__all__ = ["MpiWorld", "OwnWorld", "World", "first_problem", "first_rank", "open_world", "ranks_started"]
 
 _MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _SIZES = ("PYCOLLECTIVE_SIZE", *_MPI_SIZES, "WORLD_SIZE")
@@ -65,9 +64,9 @@ class OwnWorld:
         return [pickle.loads(flat[end - n : end].tobytes()) for n, end in zip(counts, ends, strict=True)]
 
 
-def hosts_of(world: World) -> list[str]:
-    """The name of each rank's host. Collective."""
-    return world.share(socket.gethostname())
+def first_problem(world: World, problem: str) -> str:
+    """What the lowest rank with a problem reports; empty if no rank has one. Collective."""
+    return next(filter(None, world.share(problem)), "")
 
 
 def ranks_started(environment: Mapping[str, str] = os.environ) -> int:
