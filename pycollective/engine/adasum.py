@@ -34,7 +34,7 @@ def adasum(comm: Communicator, x: Any, out: Any = None) -> Any:
     Raises:
         TypeError: the elements are not floating-point.
     """
-    mine = _flat(x)
+    mine = arrays.flat(arrays.readable(x))
     if "float" not in str(mine.dtype):
         raise TypeError(f"adasum requires floating-point elements, not {mine.dtype}")
     wide = np.float64 if mine.dtype == np.float64 else np.float32
@@ -43,7 +43,7 @@ def adasum(comm: Communicator, x: Any, out: Any = None) -> Any:
     while len(level) > 1:
         pairs = [combine(a, b) for a, b in zip(level[::2], level[1::2], strict=False)]
         level = pairs + level[len(level) & ~1 :]
-    _flat(result)[...] = level[0].astype(mine.dtype)
+    arrays.flat(arrays.writable(result))[...] = level[0].astype(mine.dtype)
     return result
 
 
@@ -55,12 +55,3 @@ def combine(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
     weight_b = 1 - dot / (2 * norm_b) if norm_b > 0 else 1.0
     combined: NDArray[Any] = a * a.dtype.type(weight_a) + b * b.dtype.type(weight_b)
     return combined
-
-
-def _flat(x: Any) -> NDArray[Any]:
-    """The elements as a flat NumPy array over the same memory."""
-    if isinstance(x, np.ndarray):
-        flat: NDArray[Any] = x.reshape(-1)
-        return flat
-    buffer = arrays.writable(x)
-    return np.asarray(buffer.array(arrays.numpy_dtype(buffer.dtype)))

@@ -33,7 +33,7 @@ log = logging.getLogger("pycollective.autotune")
 THRESHOLDS = tuple(mebibytes << 20 for mebibytes in (128, 64, 32, 8, 2))
 CYCLE_TIMES = (1e-3, 0.1e-3, 0.3e-3, 3e-3, 10e-3)
 """Bytes and seconds, the defaults first."""
-SAMPLE_SECONDS, SAMPLE_BATCHES, WARMUP_SAMPLES = 0.5, 10, 1
+SAMPLE_SECONDS, SAMPLE_BATCHES = 0.5, 10
 SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
 REPEATS = 7
 
@@ -120,8 +120,7 @@ class Tuner:
             table = csv.writer(file)
             table.writerow(("fusion_threshold_bytes", "cycle_time_ms", "score_bytes_per_second"))
             try:
-                for _ in range(WARMUP_SAMPLES):
-                    self._sample()
+                self._sample()  # to warm up
                 threshold, _ = self._best([(value, CYCLE_TIMES[0]) for value in THRESHOLDS], table)
                 _, cycle_time = self._best([(threshold, value) for value in CYCLE_TIMES], table)
             except InterruptedError:

@@ -132,7 +132,8 @@ class EngineStream:
             self._reduce_packed([job for job, _ in rest], [out for _, out in rest])
         else:
             for job, out in rest:
-                self._reduce_alone(job, out)
+                x = job.x()
+                self._reduce(job, x, x if job.item is None else out)
         return results
 
     def _out(self, job: AgreedOperation) -> Any:
@@ -147,21 +148,16 @@ class EngineStream:
             stream=self.address,
         )  # fmt: skip
 
-    def _reduce_alone(self, job: AgreedOperation, out: Any) -> None:
-        x = job.x()
-        self._reduce(job, x, x if job.item is None else out)
-
     def _reduce_in_windows(self, jobs: Sequence[AgreedOperation]) -> None:
         """`jobs`: in memory order."""
-        span: list[AgreedOperation] = []
+        spans: list[list[AgreedOperation]] = []
         end = -1
         for job in jobs:
-            if span and job.place != end:
-                self._reduce_span(span)
-                span = []
-            span.append(job)
+            if job.place != end:
+                spans.append([])
+            spans[-1].append(job)
             end = job.place + job.nbytes
-        if span:
+        for span in spans:
             self._reduce_span(span)
 
     def _reduce_span(self, span: Sequence[AgreedOperation]) -> None:

@@ -35,7 +35,7 @@ LEAST_SLOTS = 8192
 MOST_SLOTS = 1 << 20
 _SETTINGS: Codec[Settings] = Codec(Settings)
 _live: weakref.WeakSet[Engine] = weakref.WeakSet()
-_prepared = False
+os.register_at_fork(after_in_child=_live.clear)  # in a child they belong to the parent
 
 
 class Engine:
@@ -77,7 +77,7 @@ class Engine:
             level = self.settings.log_level.upper().replace("TRACE", "DEBUG")
             logging.getLogger("pycollective").setLevel(level)
         self._stream: EngineStream | None = None
-        self.core: Any = self._make_core()
+        self.core = self._make_core()
         self._tuner = autotune.set_up(self)
         self.comm.barrier()
         self._closed = False
@@ -103,12 +103,10 @@ class Engine:
         slots = min(max(LEAST_SLOTS, settings.cache_capacity), MOST_SLOTS)
         buffers = max(1, settings.fusion_buffers)
         buffer = self.comm.empty(buffers * max(4096, settings.fusion_buffer), np.uint8)
-        quiet = settings.stall_check_disable or settings.log_level.lower() in ("error", "fatal")
-        warn_seconds = 0.0 if quiet else settings.stall_check_time
         topologies = [settings.topology or None]
         return _core.Engine(
-            backend.team, self._share_board(slots), slots, buffer, buffers, topologies, run, warn_seconds,
-            settings.stall_shutdown_time,
+            backend.team, self._share_board(slots), slots, buffer, buffers, topologies, run,
+            settings.stall_warning_time, settings.stall_shutdown_time,
         )  # fmt: skip
 
     def _share_board(self, slots: int) -> _core.Segment:
@@ -140,15 +138,14 @@ class Engine:
         """
         for item in items:
             jobs.check(self.comm, item)
-        works: list[Work] = self.core.submit(list(items), now, grouped)
+        works: list[Any] = self.core.submit(items, now, grouped)
         return works
 
     def run(self, items: Sequence[Item]) -> list[Any]:
         """submit, then wait for all; returns their results. Faster than both, as this thread does the work itself."""
         for item in items:
             jobs.check(self.comm, item)
-        results: list[Any] = self.core.run(items)
-        return results
+        return self.core.run(items)
 
     def reduce_group(
         self,
@@ -169,8 +166,7 @@ class Engine:
         Returns:
             the results; None, before `label` is called, unless all are plain tensors in CPU memory: use `run`.
         """
-        results: list[Any] | None = self.core.reduce_group(label, tensors, op, prescale, postscale, make, least)
-        return results
+        return self.core.reduce_group(label, tensors, op, prescale, postscale, make, least)
 
     def join(self) -> int:
         """Contribute zeros to the others' remaining operations until all ranks have joined.
@@ -201,7 +197,7 @@ class Engine:
             ]
             self._settle(works, jobs.run(self.comm, batch), stream)
         except Exception as error:
-            if self._core_poisoned():
+            if self.comm.backend.team.poisoned:
                 raise
             for work in filter(None, works):
                 work.error = error
@@ -230,9 +226,6 @@ class Engine:
                 if complete is not None:
                     work.on_wait = functools.partial(complete, work.item.x, result)
 
-    def _core_poisoned(self) -> bool:
-        return self.comm.backend.team.poisoned
-
     # -- tuning and reports ----------------------------------------------------------------------------------------
 
     def tune(self, fusion_threshold: int, cycle_time: float) -> None:
@@ -241,13 +234,11 @@ class Engine:
 
     def traffic(self) -> tuple[int, int]:
         """Number of bytes that allreduces have reduced so far, and number of batches."""
-        traffic: tuple[int, int] = self.core.traffic()
-        return traffic
+        return self.core.traffic()
 
     def report(self) -> str:
         """The operations that wait for ranks, and these ranks, one line each."""
-        text: str = self.core.report()
-        return text
+        return self.core.report()
 
     # -- the timeline ----------------------------------------------------------------------------------------------
 
@@ -299,10 +290,6 @@ class Engine:
 
 
 def _register(engine: Engine) -> None:
-    global _prepared
-    if not _prepared:
-        os.register_at_fork(after_in_child=_live.clear)  # in a child they belong to the parent
-        _prepared = True
     if not _live:
         atexit.register(_close_all)
         if signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:

@@ -44,11 +44,11 @@ class AgreedOperation:
     shape: Sequence[int]
     rows: Sequence[int]
     absent: Sequence[int]
-    place: int = -1
-    op: str = "sum"
-    prescale: float = 1.0
-    postscale: float = 1.0
-    gpu: EngineStream | None = None
+    place: int
+    op: str
+    prescale: float
+    postscale: float
+    gpu: EngineStream | None
 
     @property
     def stream(self) -> int | None:

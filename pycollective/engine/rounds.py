@@ -18,6 +18,7 @@ import numpy as np
 
 from pycollective import _core
 from pycollective.comm.arguments import arrays
+from pycollective.comm.arguments.arrays import flat
 from pycollective.comm.control import Codec, Fault
 from pycollective.comm.hosts.control_channel import ControlChannel
 from pycollective.engine import clocks
@@ -62,9 +63,7 @@ class Rounds:
         """Collective. `run`: runs a batch other than allreduces in host memory, as for `_core.Engine`."""
         self._comm, self._run_batch = comm, run
         self._channel = ControlChannel(comm.backend, "rounds")
-        quiet = settings.stall_check_disable or settings.log_level.lower() in ("error", "fatal")
-        warn = 0.0 if quiet else settings.stall_check_time
-        self._stalls = Stalls(comm.name, comm.rank, warn, settings.stall_shutdown_time)
+        self._stalls = Stalls(comm.name, comm.rank, settings.stall_warning_time, settings.stall_shutdown_time)
         self._limit = min(_core.timeout_of(None), settings.stall_shutdown_time or float("inf"))
         self._began = time.monotonic()
         self._lock = threading.RLock()  # a signal handler may run while this thread holds it
@@ -241,7 +240,7 @@ class Rounds:
             self._buffer = np.empty(count * dtype.itemsize, np.uint8)
         return self._buffer[: count * dtype.itemsize].view(dtype)
 
-    def _finish(self, name: str, error: Error | None = None) -> None:
+    def _finish(self, name: str, error: Error | None) -> None:
         with self._lock:
             work = self._works.pop(name, None)
         if work is not None:
@@ -294,10 +293,3 @@ class Rounds:
     def take_events(self) -> tuple[list[Event], list[Any]]:
         """Between hosts there are no steps."""
         return self._trace.take(), []
-
-
-def flat(buffer: Any) -> Any:
-    """The elements of a result of `arrays.readable`, as a flat NumPy array over the same memory."""
-    if isinstance(buffer, np.ndarray):
-        return buffer.reshape(-1)
-    return buffer.array(arrays.numpy_dtype(buffer.dtype)).reshape(-1)

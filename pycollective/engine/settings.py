@@ -42,6 +42,12 @@ class Settings:
     log_level: str = _setting("HOROVOD_LOG_LEVEL")
     topology: str = _setting("PYCOLLECTIVE_TOPOLOGY")
 
+    @property
+    def stall_warning_time(self) -> float:
+        """Seconds until a stall is reported; 0: never."""
+        quiet = self.stall_check_disable or self.log_level.lower() in ("error", "fatal")
+        return 0.0 if quiet else self.stall_check_time
+
     @classmethod
     def read(cls, env: Mapping[str, str] | None = None) -> Settings:
         """From environment variables, `os.environ` by default.

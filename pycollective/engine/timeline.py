@@ -70,19 +70,19 @@ class Timeline:
         self._engine = engine
         self._core = engine.core
         self._mark_cycles = mark_cycles
-        self._rows: dict[str, int] = {}
+        self._rows = {"": BATCHES}  # of each operation; events of a batch have no name
         self._numbers = itertools.count(FIRST_OPERATION)
         self._across = engine.comm.backend.group.nodes.count > 1
         self.wanted = Path(path).absolute()
         free = _unused(self.wanted, engine.comm.name)
         starts = Item("call", "pycollective.timeline.start", run=lambda comm: timeline_parts.start(comm, free))
-        place: timeline_parts.Place = engine.run([starts])[0]
-        _paths.add(place.path)
-        self.path, self._part, self._origin = place.path, place.part, place.origin
+        self.path, self._part, reading, self._origin = engine.run([starts])[0]
+        _paths.add(self.path)
         self._file: IO[str] = self._part.open("w")
         # Other hosts' times are converted at the end, when the drift of their clocks is known.
-        self._convert = place.reading is None
-        self._write([] if place.reading is None else [{"clock": place.reading}])
+        self._convert = reading is None
+        if reading is not None:
+            self._write([{"clock": reading}])
         self._write(_head(engine.rank, not self._across))
         self._trace_file: TraceFile | None = None
         if engine.rank == 0:
@@ -95,10 +95,8 @@ class Timeline:
         self._thread = threading.Thread(target=self._loop, name="pycollective timeline", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
-        """Stop, after writing everything. May be called twice."""
-        if self._stop.is_set():
-            return
+    def finish(self) -> None:
+        """Collective: stop, and complete the file. When rank 0 returns, the file contains all ranks."""
         self._core.trace(False)
         self._stop.set()
         self._thread.join()
@@ -106,10 +104,6 @@ class Timeline:
             self._drain()
             self._file.close()
         _paths.discard(self.path)
-
-    def finish(self) -> None:
-        """Collective: close, and complete the file. When rank 0 returns, the file contains all ranks."""
-        self.close()
         last = Item("barrier", "pycollective.timeline")  # all parts are written
         if self._across:
             last = Item("call", last.name, run=lambda comm: timeline_parts.collect(comm, self.path, self._part))
@@ -159,8 +153,8 @@ class Timeline:
                 }
             return
         label = _PHASES.get(phase) or ("NEGOTIATE_" if phase == "negotiate" else "") + collective.upper()
-        row = self._rows.get(name, BATCHES) if name else BATCHES
-        if name and row == BATCHES:
+        row = self._rows.get(name)
+        if row is None:
             row = self._rows[name] = next(self._numbers)
             yield meta("thread_name", self._engine.rank, row, name=name)
             yield meta("thread_sort_index", self._engine.rank, row, sort_index=row)

@@ -12,7 +12,6 @@ import json
 import tempfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,25 +32,12 @@ def part_of(path: Path, rank: int) -> Path:
     return path.with_name(f"{path.name}.rank{rank}")
 
 
-@dataclass(frozen=True)
-class Place:
-    """The result of `start`.
-
-    Attributes:
-        path: of the trace file, on rank 0's host.
-        part: of this rank's part.
-        reading: this rank's clock against rank 0's; None on rank 0's host, which has the same clock.
-        origin: the start of the trace, by rank 0's clock.
-    """
-
-    path: Path
-    part: Path
-    reading: Reading | None
-    origin: int
-
-
-def start(comm: Communicator, path: Path) -> Place:
+def start(comm: Communicator, path: Path) -> tuple[Path, Path, Reading | None, int]:
     """Collective: agree on the file, which is rank 0's `path`, and determine where this rank can write its part.
+
+    Returns:
+        the paths of the trace file, on rank 0's host, and of this rank's part; this rank's clock against rank 0's, or
+        None on rank 0's host, which has the same clock; the start of the trace, by rank 0's clock.
 
     Raises:
         OSError: on all ranks, if one cannot write its part.
@@ -71,11 +57,10 @@ def start(comm: Communicator, path: Path) -> Place:
             place.open("w").close()
             if comm.rank == 0:
                 path.open("w").close()
-        except OSError as error:
-            refused = str(error)
-        else:
             refused = ""
             break
+        except OSError as error:
+            refused = str(error)
     errors = [text.decode() for text in comm.backend.exchange(refused.encode())]
     wrong = next((rank for rank, text in enumerate(errors) if text), None)
     if wrong is not None:
@@ -83,7 +68,7 @@ def start(comm: Communicator, path: Path) -> Place:
             place.unlink()
         raise OSError(f"rank {wrong} cannot write its part of the timeline: {errors[wrong]}")
     reading = clocks.compare(comm) if comm.backend.group.nodes.count > 1 else None
-    return Place(path, place, None if here else reading, origin)
+    return path, place, None if here else reading, origin
 
 
 def collect(comm: Communicator, path: Path, part: Path) -> None:

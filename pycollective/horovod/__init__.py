@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -30,6 +29,7 @@ __version__ = "0.28.1"
 PATH = str(Path(__file__).parent / "path")
 """A folder for sys.path in which Python finds `horovod`."""
 _HOMES = {
+    "horovod.common.basics": "pycollective.hvd.horovod_basics",
     "horovod.common.exceptions": "pycollective.hvd.exceptions",
     "horovod.common": "pycollective.horovod.common",
     "horovod.runner.common.util": "pycollective.horovod.common",
@@ -69,12 +69,6 @@ def install() -> None:
 def is_installed() -> bool:
     """Whether `install` has been called, or horovod was imported from PATH."""
     return sys.modules.get("horovod") is sys.modules[__name__]
-
-
-def environment() -> dict[str, str]:
-    """os.environ for processes in which `horovod` resolves to this package."""
-    folders = [PATH, os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
 
 
 class _Finder(MetaPathFinder):

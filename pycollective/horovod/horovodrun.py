@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,13 +22,11 @@ from pycollective import horovod
 from pycollective.cli.commands import Command, refusing
 from pycollective.cli.launch.elastic_options import ElasticOptions, takes_elastic_options
 from pycollective.cli.launch.remote_agent import ssh
-from pycollective.horovod import script
+from pycollective.horovod import launching, script
+from pycollective.horovod.launching import HERE, LAUNCHER
 
-_HERE = {"localhost", "127.0.0.1", "::1", socket.gethostname(), socket.getfqdn()}
 _FORWARDED = ("HOROVOD_", "PYCOLLECTIVE_", "PATH", "PYTHONPATH", "LD_LIBRARY_PATH")
 """Prefixes of the variables that mpirun passes to other hosts."""
-
-_OUR_LAUNCHER = (sys.executable, "-m", "pycollective.cli.main", "run", "-np")
 
 app = typer.Typer(
     add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
@@ -77,6 +74,7 @@ def horovodrun(
         "HOROVOD_AUTOTUNE_LOG": autotune_log,
     }
     variables = {name: value for name, value in variables.items() if value}
+    environment = launching.environment(horovod.PATH) | variables
     with refusing():
         if command[0].startswith("-") and command[0] != "-m":
             raise ValueError(f"no such option: {command[0]}")
@@ -88,16 +86,14 @@ def horovodrun(
         elif elastic:
             if mpi:
                 raise ValueError("--mpi: elastic jobs are started without MPI")
-            environment = horovod.environment() | variables
-            words = [*_OUR_LAUNCHER, str(ranks), *elastic.words()]
+            words = [*LAUNCHER, str(ranks), *elastic.words()]
             words += _listed(hosts, hostfile)
             words += ["--rsh", shlex.join(shell)] if (shell := ssh(ssh_port, ssh_key)) else []
             words += ["--interface", interface] if interface else []
             words += _program(command)
         else:
             _refuse_together(gloo, mpi, ranks, hosts, hostfile)
-            environment = horovod.environment() | variables
-            words = [*_OUR_LAUNCHER, str(ranks)]
+            words = [*LAUNCHER, str(ranks)]
             if mpi or hostfile is not None or _is_elsewhere(hosts):
                 words = _mpirun(ranks, hosts, hostfile, interface, mpi_args, environment)
             words += _program(command)
@@ -132,7 +128,7 @@ def _slots(hosts: str) -> dict[str, int]:
 
 
 def _is_elsewhere(hosts: str) -> bool:
-    return not all(host in _HERE for host in _slots(hosts))
+    return not all(host in HERE for host in _slots(hosts))
 
 
 def _refuse_without_ranks(given: Mapping[str, object]) -> None:

@@ -25,8 +25,11 @@ def install(folder: Path | None = None) -> Path:
     Raises:
         RuntimeError: Horovod is installed, or no folder can be written.
     """
-    theirs = _horovod_installed()
-    if theirs is not None:
+    try:
+        theirs = importlib.metadata.version("horovod")
+    except importlib.metadata.PackageNotFoundError:
+        pass
+    else:
         raise RuntimeError(f"Horovod {theirs} is installed here: `pip uninstall horovod` first")
     problems = []
     for place in _folders() if folder is None else [folder]:
@@ -57,11 +60,3 @@ def _folders() -> Iterator[Path]:
     yield Path(sysconfig.get_path("purelib"))
     if site.ENABLE_USER_SITE:
         yield Path(site.getusersitepackages())
-
-
-def _horovod_installed() -> str | None:
-    """The version of Horovod itself, if it is installed."""
-    try:
-        return importlib.metadata.version("horovod")
-    except importlib.metadata.PackageNotFoundError:
-        return None

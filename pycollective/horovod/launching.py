@@ -18,7 +18,12 @@ from pycollective.cli.launch.elastic_options import ElasticOptions
 
 __path__: list[str] = []
 """Makes this module a package: pycollective.horovod finds its modules."""
-_HERE = ("localhost", "127.0.0.1", "::1", socket.gethostname(), socket.getfqdn())
+_PACKAGES = str(Path(__file__).parents[2])
+"""Where ranks must find this package, however it was made importable here."""
+HERE = ("localhost", "127.0.0.1", "::1", socket.gethostname(), socket.getfqdn())
+"""Names of this host."""
+LAUNCHER = (sys.executable, "-m", "pycollective.cli.main", "run", "-np")
+"""The launcher of ranks on this host, to be followed by their number."""
 
 
 def run(
@@ -98,7 +103,7 @@ def run(
     elastic.check(bool(listed), str)
     call = _pickled_call(func, args, kwargs or {})
     program = [executable or sys.executable, "-m", "pycollective.horovod.task"]
-    if elastic or any(host not in _HERE for host, _ in listed):
+    if elastic or any(host not in HERE for host, _ in listed):
         if use_mpi:
             raise ValueError("use_mpi: ranks on other hosts, and elastic jobs, are started without MPI")
         from pycollective.cli.launch.remote_agent import ssh
@@ -117,8 +122,8 @@ def _run_here(call: bytes, program: Sequence[str], ranks: int) -> list[bytes]:
     """The results of ranks that `pycollective run` starts on this host; they are exchanged in files."""
     with tempfile.TemporaryDirectory(prefix="pycollective-") as folder:
         Path(folder, "task").write_bytes(call)
-        launcher = [sys.executable, "-m", "pycollective.cli.main", "run", "-np", str(ranks)]
-        code = subprocess.run([*launcher, *program, folder], env=_environment(), check=False).returncode
+        command = [*LAUNCHER, str(ranks), *program, folder]
+        code = subprocess.run(command, env=environment(_PACKAGES), check=False).returncode
         if code != 0:
             raise RuntimeError(f"horovod.run: a rank failed, see its output; exit code {code}")
         files = [Path(folder, str(rank)) for rank in range(ranks)]
@@ -150,7 +155,7 @@ def _run_by_driver(
         discovery = FixedHosts({host.name: host.count for host in place_ranks(listed, ranks)})
     task = Task(call)
     driver = elastic.make_driver(
-        program, discovery, limits, shell=shell, interface=interface, env=_environment(), task=task
+        program, discovery, limits, shell=shell, interface=interface, env=environment(_PACKAGES), task=task
     )
     received: list[int] = []
 
@@ -179,10 +184,10 @@ def _complete(results: Mapping[int, bytes], ranks: int) -> list[bytes]:
     return [results[rank] for rank in range(ranks)]
 
 
-def _environment() -> dict[str, str]:
-    """os.environ for ranks, which must find this package, however it was made importable here."""
-    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    return {**os.environ, "PYTHONPATH": path}
+def environment(folder: str) -> dict[str, str]:
+    """os.environ for processes that look for modules in a folder first."""
+    folders = [folder, os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
 
 
 def _renamed(old: str, old_value: int | None, new: str, value: int | None) -> int | None:
@@ -193,13 +198,11 @@ def _renamed(old: str, old_value: int | None, new: str, value: int | None) -> in
 
 
 def _listed(hosts: str | None, hostfile: str | None) -> list[tuple[str, int]]:
-    from pycollective.cli.launch.hosts import parse_hosts, read_hostfile
+    from pycollective.cli.launch.hosts import listed_hosts
 
     if hosts is not None and hostfile is not None:
         raise ValueError("hosts and hostfile exclude each other")
-    if hosts is not None:
-        return parse_hosts(hosts)
-    return [] if hostfile is None else read_hostfile(Path(hostfile))
+    return listed_hosts(hosts, None if hostfile is None else Path(hostfile))
 
 
 def _refuse(ranks: int, use_gloo: bool | None, use_mpi: bool | None, others: Mapping[str, Any]) -> None:

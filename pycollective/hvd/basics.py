@@ -21,8 +21,6 @@ from pycollective.engine import Engine
 from pycollective.errors import Error
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 
-NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
-
 
 @dataclass
 class World:
@@ -166,7 +164,7 @@ def world() -> World:
         ValueError: init() was not called.
     """
     if _world is None:
-        raise ValueError(NOT_INITIALIZED)
+        raise ValueError("Horovod has not been initialized; use hvd.init().")
     return _world
 
 

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pycollective.hvd import arguments, basics, built, handles
+from pycollective.hvd import arguments, basics, interface
 
-_BASICS = {
-    *("init", "is_initialized", "start_timeline", "stop_timeline", "is_homogeneous"),
-    *("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"),
-}
-_BUILT = {
-    *("mpi_threads_supported", "mpi_enabled", "mpi_built", "gloo_enabled", "gloo_built"),
-    *("nccl_built", "ddl_built", "ccl_built", "cuda_built", "rocm_built"),
-}
+__all__ = ["HorovodBasics"]
 
 
 class HorovodBasics:
@@ -24,17 +17,6 @@ class HorovodBasics:
 
     def __init__(self, pkg_path: Any = None, *args: Any) -> None:
         """The arguments are ignored; in Horovod they specify a C++ library."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name in _BASICS:
-            return getattr(basics, name)
-        if name in _BUILT:
-            return getattr(built, name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def shutdown(self) -> None:
-        """Stop the engines; operations in progress fail. init() may be called again."""
-        handles.shutdown()
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
         """Number -> ranks, for all registered process sets.
@@ -69,3 +51,12 @@ def _ranks_of(process_set_id: int) -> list[int]:
     if process_set_id not in registered:
         raise ValueError(f"there is no process set {process_set_id!r}; registered are {sorted(registered)}")
     return registered[process_set_id]
+
+
+for _name in (
+    *("init", "shutdown", "is_initialized", "start_timeline", "stop_timeline", "is_homogeneous"),
+    *("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"),
+    *("mpi_threads_supported", "mpi_enabled", "mpi_built", "gloo_enabled", "gloo_built"),
+    *("nccl_built", "ddl_built", "ccl_built", "cuda_built", "rocm_built"),
+):
+    setattr(HorovodBasics, _name, staticmethod(getattr(interface, _name)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -193,14 +193,12 @@ class Gossiping:
         return bare, (self.wrapped_class,), self.wrapped_class.__getstate__(self)
 
     def _require_same_parameters(self) -> None:
-        if {id(p) for p in self._trained()} != {id(p) for p in self._named.values()}:
+        trained = {id(p) for group in self.param_groups for p in group["params"] if p.requires_grad}
+        if trained != {id(p) for p in self._named.values()}:
             raise RuntimeError(
                 "parameters were frozen, unfrozen or added since this GossipOptimizer was made: make a new one on all "
                 "ranks"
             )
-
-    def _trained(self) -> Iterator[torch.Tensor]:
-        return (p for group in self.param_groups for p in group["params"] if p.requires_grad)
 
 
 def _starting(me: weakref.ref[Gossiping]) -> Callable[[torch.Tensor], None]:

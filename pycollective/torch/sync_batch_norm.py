@@ -40,8 +40,7 @@ class SyncBatchNorm(_BatchNorm):
         output, mean, variance, count = _SyncBatchNorm.apply(x, self.weight, self.bias, self.eps)
         if self.track_running_stats:
             self._track(mean, variance, float(count))
-        result: torch.Tensor = output
-        return result
+        return output
 
     def _track(self, mean: torch.Tensor, variance: torch.Tensor, count: float) -> None:
         assert self.num_batches_tracked is not None

@@ -96,6 +96,12 @@ def writable(out: Any) -> Any:
     return buffer
 
 
+def flat(buffer: Any) -> Any:
+    """The elements of a result of `readable` or `writable`, as a flat NumPy array over the same memory."""
+    array = buffer if isinstance(buffer, np.ndarray) else buffer.array(numpy_dtype(buffer.dtype))
+    return array.reshape(-1)
+
+
 def on_device(x: Any) -> bool:
     """Whether an array reports memory of a CUDA device. Host arrays are recognized first, by type."""
     if x is None or isinstance(x, (np.ndarray, np.generic, _core.HostBuffer)):

@@ -18,7 +18,6 @@ from pycollective.hvd.objects import broadcast_object
 if TYPE_CHECKING:
     from pycollective.hvd.elastic.state import State
 
-VARIABLE = "PYCOLLECTIVE_ELASTIC_FILE"
 _begun = False
 
 
@@ -62,5 +61,5 @@ def begin() -> None:
 
 
 def _path() -> Path | None:
-    name = settings.read(VARIABLE)
+    name = settings.read("PYCOLLECTIVE_ELASTIC_FILE")
     return Path(name) if name else None

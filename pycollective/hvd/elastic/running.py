@@ -124,7 +124,7 @@ def reset() -> None:
     if not basics.is_initialized():
         basics.init()
         return
-    seconds = timeout()
+    seconds = min(float(settings.read("HOROVOD_ELASTIC_TIMEOUT")), 1e6)  # the limit of clocks
     old = basics.world()
     handles.shutdown()  # a rank that is waiting for this one fails, and gets here too
     comm = old.comm
@@ -136,12 +136,3 @@ def reset() -> None:
         with contextlib.suppress(PeerLostError):  # another rank was lost meanwhile
             basics.init(comm, "dynamic" if old.dynamic else None)
     basics.remember(comm)
-
-
-def timeout() -> float:
-    """HOROVOD_ELASTIC_TIMEOUT, in seconds.
-
-    Raises:
-        ValueError: it is not a positive number.
-    """
-    return min(float(settings.read("HOROVOD_ELASTIC_TIMEOUT")), 1e6)  # the limit of clocks

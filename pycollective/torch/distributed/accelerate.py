@@ -8,46 +8,17 @@ https://github.com/huggingface/accelerate/blob/main/src/accelerate/state.py, Par
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
-import sys
-from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any
 
+from pycollective.torch.when_imported import when_imported
+
 BACKEND = "pycollective"
-_MODULE = "accelerate.state"
 
 
 def adapt() -> None:
     """Adapt accelerate once it is imported, or now if it already is."""
-    module = sys.modules.get(_MODULE)
-    if module is not None:
-        _adapt(module)
-    else:
-        sys.meta_path.insert(0, _WhenImported())
-
-
-class _WhenImported:
-    """A finder that waits for one import."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != _MODULE:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            def load_and_adapt(module: ModuleType) -> None:
-                load(module)
-                _adapt(module)
-
-            spec.loader.exec_module = load_and_adapt  # type: ignore[method-assign]
-        return spec
+    when_imported("accelerate.state", _adapt)
 
 
 def _adapt(module: Any) -> None:

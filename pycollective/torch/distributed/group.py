@@ -59,7 +59,12 @@ class ProcessGroup(Reductions, Moving):
         self._calls += 1
         call = self._fusion.start("allreduce", [(x, x) for x in data], named[0][0], -1, named[0][1])
         finishes = [joined.finish for joined in joins if joined.finish is not None]
-        work = Work(call, inputs, _chain(finishes) if finishes else None, self._jobs)
+
+        def finish() -> None:
+            for each in finishes:
+                each()
+
+        work = Work(call, inputs, finish if finishes else None, self._jobs)
         return self._fused(work, [*data, *inputs], getattr(opts, "asyncOp", True))
 
     def allgather_coalesced(self, outputs: Sequence[Sequence[Any]], inputs: Sequence[Any], opts: Any = None) -> Any:
@@ -203,11 +208,3 @@ def _duration(timeout: timedelta | float) -> timedelta:
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e9:
         raise ValueError(f"timeout must be a timedelta or a number of seconds from 0 to below 1e9, not {timeout!r}")
     return timedelta(seconds=seconds)
-
-
-def _chain(finishes: Sequence[Callable[[], None]]) -> Callable[[], None]:
-    def finish() -> None:
-        for each in finishes:
-            each()
-
-    return finish

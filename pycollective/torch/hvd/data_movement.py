@@ -16,8 +16,7 @@ from pycollective.hvd import basics, handles, operations
 from pycollective.hvd.arguments import Average, Sum
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.torch.hvd.reductions import Allreduce
-from pycollective.torch.hvd.result_buffers import empty_like
-from pycollective.torch.hvd.tensors import Tensors, changeable, sendable, several
+from pycollective.torch.hvd.tensors import Tensors, changeable, empty_like, sendable, several
 
 # -- allgather -----------------------------------------------------------------------------------------------------
 
@@ -68,8 +67,7 @@ def allgather(
 ) -> torch.Tensor:
     """All ranks' tensors concatenated along the first axis, in rank order. Its gradient is averaged over the ranks."""
     (joined,) = Allgather.apply(name, process_set, tensor)
-    result: torch.Tensor = joined
-    return result
+    return joined
 
 
 def grouped_allgather_async(
@@ -153,8 +151,7 @@ def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """A new tensor with the root's values. Differentiable with respect to the root's tensor."""
-    result: torch.Tensor = _Broadcast.apply(tensor, root_rank, name, process_set)
-    return result
+    return _Broadcast.apply(tensor, root_rank, name, process_set)
 
 
 def broadcast_(

@@ -16,8 +16,7 @@ from pycollective.hvd.arguments import (
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.hvd.result_memory import LEAST_BYTES
 from pycollective.torch.compression import Compression
-from pycollective.torch.hvd.result_buffers import empty_like
-from pycollective.torch.hvd.tensors import Tensors, changeable, sendable, several
+from pycollective.torch.hvd.tensors import Tensors, changeable, empty_like, sendable, several
 
 _operator = get_average_backwards_compatibility_fun(arguments)
 
@@ -72,15 +71,6 @@ def allreduce_async_(
     return handles.start(items, process_set, lambda _: tensor)
 
 
-def _reduced_at_once(
-    tensors: Tensors, in_place: bool, name: str | None, op: int, prescale: float, postscale: float,
-    process_set: ProcessSet,
-) -> list[torch.Tensor] | None:  # fmt: skip
-    """The results of a group, if the core can read all tensors by itself; else None."""
-    make = None if in_place else empty_like
-    return handles.run_group(name, tensors, op, prescale, postscale, process_set, make, LEAST_BYTES)
-
-
 def _is_recorded(tensors: Tensors) -> bool:
     """Whether autograd records what is done with them: only then the call has to be one of its functions."""
     return torch.is_grad_enabled() and any(getattr(tensor, "requires_grad", True) for tensor in tensors)
@@ -89,7 +79,7 @@ def _is_recorded(tensors: Tensors) -> bool:
 def _reduced(
     tensor: torch.Tensor, name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet
 ) -> Any:
-    results = _reduced_at_once([tensor], False, name, op, prescale, postscale, process_set)
+    results = handles.run_group(name, [tensor], op, prescale, postscale, process_set, empty_like, LEAST_BYTES)
     if results is not None:
         return results[0]
     out = empty_like(tensor)
@@ -123,8 +113,7 @@ def allreduce(
     small, context = compressor(compression).compress(tensor)
     function = Allreduce.apply if _is_recorded([small]) else _reduced
     reduced = function(small, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
-    result: torch.Tensor = compression.decompress(reduced, context)
-    return result
+    return compression.decompress(reduced, context)
 
 
 def allreduce_(
@@ -138,7 +127,8 @@ def allreduce_(
 ) -> torch.Tensor:
     """Reduce a tensor in place over all ranks; returns it."""
     operator = _operator(op, average)
-    if _reduced_at_once([tensor], True, name, operator, prescale_factor, postscale_factor, process_set) is None:
+    results = handles.run_group(name, [tensor], operator, prescale_factor, postscale_factor, process_set, None)
+    if results is None:
         items = _allreduces([tensor], None, name, operator, prescale_factor, postscale_factor, process_set)
         handles.run(items, process_set)
     return tensor
@@ -178,7 +168,7 @@ def grouped_allreduce_async_(
 def _all_reduced(
     name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet, *tensors: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
-    results = _reduced_at_once(tensors, False, name, op, prescale, postscale, process_set)
+    results = handles.run_group(name, tensors, op, prescale, postscale, process_set, empty_like, LEAST_BYTES)
     if results is not None:
         return tuple(results)
     outputs = [empty_like(tensor) for tensor in tensors]
@@ -236,7 +226,7 @@ def grouped_allreduce_(
 ) -> list[torch.Tensor]:
     """Reduce tensors in place over all ranks; returns them."""
     tensors, operator = several(tensors), _operator(op, average)
-    results = _reduced_at_once(tensors, True, name, operator, prescale_factor, postscale_factor, process_set)
+    results = handles.run_group(name, tensors, operator, prescale_factor, postscale_factor, process_set, None)
     if results is None:
         items = _allreduces(tensors, None, name, operator, prescale_factor, postscale_factor, process_set)
         handles.run(items, process_set, list)

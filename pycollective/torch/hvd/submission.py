@@ -45,22 +45,19 @@ class Submission:
         comm = engine_of(self._process_set).comm
         return comm.local_size < comm.size or have_spare(local_size(), computing_threads())
 
-    def flush(self) -> None:
-        """Submit what is held.
-
-        Raises:
-            HorovodInternalError: a rank has been lost.
-        """
-        self._submit_held()
-
     def run_with(self, item: Item) -> None:
         """Submit what is held, and at the same time run another operation, of this name on all ranks.
 
         Raises: as `flush`, and what the operation raises.
         """
-        self._submit_held(item)[-1].wait()
+        self.flush(item)[-1].wait()
 
-    def _submit_held(self, *others: Item) -> list[Work]:
+    def flush(self, *others: Item) -> list[Work]:
+        """Submit what is held, and other operations that are waited for immediately.
+
+        Raises:
+            HorovodInternalError: a rank has been lost.
+        """
         held, self._held, self._bytes = self._held, [], 0
         items = [*(item for item, _ in held), *others]
         return self.submit(items, [started for _, started in held], False, bool(others)) if items else []

@@ -8,7 +8,7 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 from pycollective.hvd import result_memory  # noqa: E402
-from pycollective.torch.hvd import result_buffers  # noqa: E402
+from pycollective.torch.hvd import tensors  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.torch
 def test_as_torch_makes_them(dtype: Any) -> None:
     for shape in [(), (3,), (300, 70), (1 << 17,), (0, 5)]:
         like = torch.zeros(shape, dtype=dtype)
-        made = result_buffers.empty_like(like)
+        made = tensors.empty_like(like)
         assert (made.shape, made.dtype, made.is_contiguous()) == (like.shape, dtype, True)
         assert made.untyped_storage().nbytes() == like.numel() * like.element_size()
         assert made.data_ptr() % 64 == 0 or made.numel() < 1000
@@ -35,7 +35,7 @@ def test_contiguous_whatever_the_strides_of_the_given_tensor() -> None:
         torch._neg_view(x),
         torch.nn.Parameter(x.clone()),
     ]:
-        made = result_buffers.empty_like(like)
+        made = tensors.empty_like(like)
         assert made.is_contiguous() and not made.is_neg() and not made.requires_grad
         assert made.shape == like.shape and made.untyped_storage().nbytes() == 4 * like.numel()
         assert torch.equal(made.copy_(like), like)
@@ -43,20 +43,20 @@ def test_contiguous_whatever_the_strides_of_the_given_tensor() -> None:
 
 def test_reused_only_when_unreferenced() -> None:
     like = torch.empty(1 << 18)
-    made = result_buffers.empty_like(like)
+    made = tensors.empty_like(like)
     address, view = made.data_ptr(), made[5:]
     view.fill_(1.0)
     del made
-    other = result_buffers.empty_like(like)
+    other = tensors.empty_like(like)
     assert other.data_ptr() != address
     other.fill_(2.0)
     assert (view == 1).all()
     del view
-    assert result_buffers.empty_like(like).data_ptr() == address
+    assert tensors.empty_like(like).data_ptr() == address
 
 
 def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result_memory, "MOST_KEPT", result_memory._bytes_kept + (1 << 20))
-    held = [result_buffers.empty_like(torch.empty(1 << 18)) for _ in range(5)]
+    held = [tensors.empty_like(torch.empty(1 << 18)) for _ in range(5)]
     del held
     assert result_memory._bytes_kept <= result_memory.MOST_KEPT

@@ -167,21 +167,28 @@ class Calls(dist.ProcessGroup):
             raise ValueError(f"root {root} is not a rank of this process group of {self.comm.size}")
         self._calls += 1
         within = self._jobs.inside()
+        comm = self._jobs.comm if within else self.comm
         device = -1 if kind == "barrier" else cuda().device(into if data is None else data)
-        if device >= 0:
-            made = self._in_stream(kind, data, into, opts, outputs, finish, device, op, root, counts, scale)
-            return made if within else self._order.note(made, (data, into, *outputs), STREAM)
         later = getattr(opts, "asyncOp", True)
         touched = (data, into, *outputs)
+        if device >= 0:  # in the current stream, or in another if the call is asynchronous
+            stream = self._streams.enter(device, within, later)
+            streams.launch(
+                comm, kind, data, into, stream, self._seconds(opts),
+                op=op, topology=self.options.topology_for(kind), root=root, counts=counts, scale=scale,
+            )  # fmt: skip
+            if finish is not None:
+                streams.finish_in(stream, finish, outputs)
+            made = StreamWork(comm, device, stream, outputs)
+            return made if within else self._order.note(made, touched, STREAM)
         if self._fuses(kind) and not within:
             call = self._fusion.start(kind, [(data, into)], op, root, scale)
             return self._fused(Work(call, outputs, finish, self._jobs), touched, later)
-        comm = self._jobs.comm if within else self.comm
-        topology = self.options.topology_for(kind)
         x, out = tensors.buffers(data, into)
         request = CallRequest(
-            kind, x, out, root=root, counts=counts, op=op, scale=scale, topology=topology, timeout=self._seconds(opts)
-        )
+            kind, x, out, root=root, counts=counts, op=op, scale=scale,
+            topology=self.options.topology_for(kind), timeout=self._seconds(opts),
+        )  # fmt: skip
         if later:
             work = Work(comm.backend.start(request), outputs, finish, self._jobs)
             return work if within else self._order.note(work, touched, DIRECT)
@@ -189,32 +196,6 @@ class Calls(dist.ProcessGroup):
         if finish is not None:
             finish()
         return CompletedWork(outputs, self._jobs)
-
-    def _in_stream(
-        self,
-        kind: str,
-        data: Any,
-        into: Any,
-        opts: Any,
-        outputs: Sequence[Any],
-        finish: Callable[[], None] | None,
-        device: int,
-        op: str,
-        root: int,
-        counts: tuple[int, ...] | None,
-        scale: tuple[float, float] | None,
-    ) -> StreamWork:
-        """The same for tensors on a device: in the current stream, or in another if the call is asynchronous."""
-        within = self._jobs.inside()
-        comm = self._jobs.comm if within else self.comm
-        stream = self._streams.enter(device, within, getattr(opts, "asyncOp", True))
-        streams.launch(
-            comm, kind, data, into, stream, self._seconds(opts),
-            op=op, topology=self.options.topology_for(kind), root=root, counts=counts, scale=scale,
-        )  # fmt: skip
-        if finish is not None:
-            streams.finish_in(stream, finish, outputs)
-        return StreamWork(comm, device, stream, outputs)
 
     def _fused(self, work: Work, touched: Sequence[Any], later: bool) -> Work:
         if later:

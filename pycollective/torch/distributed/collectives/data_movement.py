@@ -33,7 +33,11 @@ class Moving(Calls):
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any) -> Any:
         """Every rank gets all ranks' tensors; their sizes may differ if every rank's outputs have these sizes."""
         opts = options(c10d.AllgatherOptions, opts, *more)
-        return self._allgather(many(outputs, self.comm.size, "allgather"), one(inputs, "allgather"), opts)
+        outs, x = many(outputs, self.comm.size, "allgather"), one(inputs, "allgather")
+        tensors.check([*outs, x], "allgather")
+        same_size(x, outs[self.comm.rank], "allgather")
+        sizes = [out.numel() for out in outs]
+        return self._gather_into("allgather", tensors.JoinedOutputs(outs), x, sizes, opts, outs)
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
         """The same into one tensor, from tensors of equal size."""
@@ -47,12 +51,6 @@ class Moving(Calls):
         return self._gather_into("allgather", joined, input, [input.numel()] * self.comm.size, opts, [output])
 
     _allgather_base = all_gather_single
-
-    def _allgather(self, outputs: Sequence[Any], x: Any, opts: Any) -> Any:
-        tensors.check([*outputs, x], "allgather")
-        same_size(x, outputs[self.comm.rank], "allgather")
-        sizes = [out.numel() for out in outputs]
-        return self._gather_into("allgather", tensors.JoinedOutputs(outputs), x, sizes, opts, outputs)
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any) -> Any:
         """The root gets all ranks' tensors, which are of equal size."""

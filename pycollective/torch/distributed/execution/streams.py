@@ -101,20 +101,17 @@ class StreamWork(dist.Work):
         if isinstance(timeout, timedelta) and timeout:
             self._block(timeout.total_seconds())
         cuda().hold_back(cuda().current(self._device), self._completed)
-        self._check()
+        self._comm.check()
         return True
 
     def _block(self, seconds: float) -> None:
         until, nap = time.monotonic() + seconds, _NAP
         while not self._completed.query():
-            self._check()
+            self._comm.check()
             if time.monotonic() > until:
                 raise TimeoutError("the call has not completed yet; it can be waited for again")
             time.sleep(nap)
             nap = min(2 * nap, _LONGEST_NAP)
-
-    def _check(self) -> None:
-        self._comm.check()
 
     def synchronize(self) -> None:
         """wait()."""
@@ -136,7 +133,7 @@ class StreamWork(dist.Work):
         """The error on the communicator's device, if any, once the stream has completed the call."""
         if self.is_completed():
             try:
-                self._check()
+                self._comm.check()
             except RuntimeError as error:
                 return error
         return None

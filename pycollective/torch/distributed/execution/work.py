@@ -26,7 +26,7 @@ class PendingCall(Protocol):
 class PendingCalls:
     """Several calls as one."""
 
-    def __init__(self, calls: Sequence[PendingCall]) -> None:
+    def __init__(self, calls: Sequence[Any]) -> None:
         self.calls = calls
 
     def wait(self, timeout: float | None = None) -> None:
@@ -37,17 +37,11 @@ class PendingCalls:
         return all(call.test() for call in self.calls)
 
 
-class PendingOperation:
-    """An operation of the engine, whose Work has `done` instead of `test`."""
-
-    def __init__(self, work: Any) -> None:
-        self._work = work
-
-    def wait(self, timeout: float | None = None) -> Any:
-        return self._work.wait(timeout)
+class PendingOperations(PendingCalls):
+    """Operations of the engine, which have `done` instead of `test`."""
 
     def test(self) -> bool:
-        return bool(self._work.done())
+        return all(work.done() for work in self.calls)
 
 
 class Future(torch.futures.Future):
@@ -183,8 +177,6 @@ class Work(dist.Work):
 
     def _settle(self, timeout: float | None) -> None:
         """Wait for the call and finish it once; concurrent callers wait for that."""
-        if self._completed:
-            return
         try:
             self.call.wait(timeout)
         except Exception as error:
@@ -200,17 +192,14 @@ class Work(dist.Work):
             self._error, self._completed = error, True
             return
         with self._turn:
-            if not self._completed:
-                self._complete(error)
-
-    def _complete(self, error: BaseException | None) -> None:
-        if error is None and self._finish is not None:
-            try:
-                self._finish()
-            except Exception as failure:
-                error = failure
-        self._error, self._finish = error, None
-        self._completed = True
+            if self._completed:
+                return
+            if error is None and self._finish is not None:
+                try:
+                    self._finish()
+                except Exception as failure:
+                    error = failure
+            self._error, self._finish, self._completed = error, None, True
 
 
 class PlainWork(Work):

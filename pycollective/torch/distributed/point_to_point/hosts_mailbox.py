@@ -39,11 +39,10 @@ class HostsMailbox:
         self._received = {peer: bytearray() for peer in others}
 
     def room(self, dest: int) -> bool:
-        """See Announcements. A connection counts as writable while much more than a record fits."""
+        """A connection counts as writable while much more than a record fits."""
         return self._poll([dest], select.POLLOUT, 0)
 
     def announce(self, dest: int, tag: int, nbytes: int) -> None:
-        """See Announcements."""
         try:
             sent = self._connections[dest].send(_RECORD.pack(nbytes, tag))
         except OSError:
@@ -52,7 +51,6 @@ class HostsMailbox:
             raise CommunicatorError(f"a message to rank {dest} could be announced only in part")
 
     def next(self, source: int) -> tuple[int, int] | None:
-        """See Announcements."""
         received = self._received[source]
         if len(received) < _RECORD.size:
             with contextlib.suppress(OSError):  # nothing has arrived, or the peer is gone
@@ -63,15 +61,12 @@ class HostsMailbox:
         return tag, nbytes
 
     def take(self, source: int) -> None:
-        """See Announcements."""
         del self._received[source][: _RECORD.size]
 
     def await_room(self, dest: int, seconds: float) -> None:
-        """See Announcements."""
         self._poll([dest], select.POLLOUT, seconds)
 
     def await_next(self, sources: Sequence[int], seconds: float) -> None:
-        """See Announcements."""
         if all(len(self._received[source]) < _RECORD.size for source in sources):
             self._poll(sources, select.POLLIN, seconds)
 
@@ -82,7 +77,6 @@ class HostsMailbox:
         return bool(query.poll(1e3 * seconds))
 
     def close(self) -> None:
-        """See Announcements."""
         for connection in self._connections.values():
             with contextlib.suppress(OSError):
                 while connection.recv(_READ_BYTES):

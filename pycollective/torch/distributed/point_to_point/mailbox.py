@@ -74,11 +74,9 @@ class Mailbox:
         self._taken = [0] * size
 
     def room(self, dest: int) -> bool:
-        """See Announcements."""
         return self._sent[dest] - self._words[self._outgoing[dest] + _TAKEN] < SLOTS
 
     def announce(self, dest: int, tag: int, nbytes: int) -> None:
-        """See Announcements."""
         number = self._sent[dest]
         self._sent[dest] += 1
         slot = self._outgoing[dest] + 2 * (number % SLOTS)
@@ -87,7 +85,6 @@ class Mailbox:
         self._words[slot + 1] = mark << _SIZE_BITS | (tag & 0xFFFFFFFF)
 
     def next(self, source: int) -> tuple[int, int] | None:
-        """See Announcements."""
         number = self._taken[source]
         slot = self._incoming[source] + 2 * (number % SLOTS)
         mark = (number // SLOTS + 1) & _MASK
@@ -98,19 +95,16 @@ class Mailbox:
         return tag - (1 << 32) if tag >> 31 else tag, size & ((1 << _SIZE_BITS) - 1)
 
     def take(self, source: int) -> None:
-        """See Announcements."""
         self._taken[source] += 1
         self._words[self._incoming[source] + _TAKEN] = self._taken[source]
 
     def await_room(self, dest: int, seconds: float) -> None:
-        """See Announcements."""
         word = self._outgoing[dest] + _TAKEN
         taken = self._words[word]
         if self._sent[dest] - taken >= SLOTS:
             self._memory.await_change([(word, taken)], seconds)
 
     def await_next(self, sources: Sequence[int], seconds: float) -> None:
-        """See Announcements."""
         words = []
         for source in sources:
             word = self._incoming[source] + 2 * (self._taken[source] % SLOTS) + 1  # an entry's last
@@ -120,4 +114,4 @@ class Mailbox:
         self._memory.await_change(words, seconds)
 
     def close(self) -> None:
-        """See Announcements."""
+        """There is nothing to close."""
