@@ -23,8 +23,6 @@ MOST = 1e15
 OWN_LAUNCHER, HOROVODS_LAUNCHERS = "`pycollective run`", "Horovod's launchers"
 LEVELS = ("trace", "debug", "info", "warn", "warning", "error", "fatal", "critical")
 
-LINKS = ("auto", "tcp", "ucx", "ucx-shm")
-
 _NUMBERS = ("seconds", "milliseconds", "microseconds", "bytes", "count", "level")
 _NUMBER = re.compile(r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|\+?inf(inity)?", re.I)  # as in environment.cpp
 _FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -140,7 +138,7 @@ _ROWS = (  # name, kind, default, meaning, reader (or setter), field of the core
             "interface (name, address or network) for connections between hosts", "init()"),
     Setting("PYCOLLECTIVE_LINK", "text", "auto",
             "link between hosts: auto (ucx if all have RDMA, else tcp), tcp, ucx; ucx-shm on one machine", "init()",
-            choices=LINKS),
+            choices=("auto", "tcp", "ucx", "ucx-shm")),
     Setting("PYCOLLECTIVE_TOKEN", "secret", "", "secret of a job across hosts: 32 hexadecimal digits", "init()"),
     Setting(WARNED, "text", "", "unknown settings already reported by the launcher", OWN_LAUNCHER),
     Setting("PYCOLLECTIVE_ELASTIC_FILE", "file", "",

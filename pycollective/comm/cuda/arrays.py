@@ -187,11 +187,11 @@ def _view_of_interface(x: Any, interface: dict[str, Any], stream: int, what: str
         raise TypeError(f"{what} claims to be in device memory, but its address is not")
     producer = interface.get("stream")  # in which the array's content may still be in progress
     if producer is not None and (handle := 0 if producer == _LEGACY else int(producer)) != stream:
-        order(cuda, device, handle, stream)
+        order_streams(cuda, device, handle, stream)
     return View(int(address or 0), shape, _TYPESTR[kind], device, not read_only, x)
 
 
-def order(cuda: Any, device: int, before: int, after: int) -> None:
+def order_streams(cuda: Any, device: int, before: int, after: int) -> None:
     """Order later work in stream `after` behind the present work in stream `before`."""
     event = cuda.Event(device)
     event.record(before)

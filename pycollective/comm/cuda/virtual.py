@@ -13,7 +13,7 @@ from typing import Any
 
 from pycollective import _core
 from pycollective.comm.backend import HostBackend
-from pycollective.comm.cuda.arrays import allocate, order
+from pycollective.comm.cuda.arrays import allocate, order_streams
 from pycollective.comm.cuda.paths import Path
 from pycollective.comm.cuda.planner import PLAN_BYTES, DevicePlanner, Planned
 from pycollective.comm.cuda.runtime import device_number, load
@@ -195,10 +195,10 @@ class VirtualTeam:
         meeting.outcome = None
         try:
             for other in others:
-                order(cuda, self.device, other, stream)
+                order_streams(cuda, self.device, other, stream)
             meeting.world.run(requests, stream)
             for other in others:
-                order(cuda, self.device, stream, other)
+                order_streams(cuda, self.device, stream, other)
         except MismatchError as error:
             self._host.fail(error, self._rank)
             meeting.outcome = error
