@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .measurement.stats import Ratio, paired_ratio
@@ -17,7 +17,6 @@ __all__ = [
     "GOALS",
     "LIMITS",
     "Comparison",
-    "Goal",
     "Limit",
     "Outcome",
     "groups_for",
@@ -47,14 +46,6 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Goal:
-    """A row of the table: one comparison, or one for each peer."""
-
-    name: str
-    comparisons: tuple[Comparison, ...]
-
-
-@dataclass(frozen=True)
 class Limit:
     """A time that must not be exceeded (see measurement/overheads.py)."""
 
@@ -63,23 +54,25 @@ class Limit:
     most: float  # seconds
 
 
-def _row(name: str, mpi: float, gloo: float, ranks: tuple[int, ...], sizes: tuple[int, ...], *paths: str) -> Goal:
-    both = (("Open MPI", mpi), ("Gloo", gloo))
-    return Goal(name, tuple(Comparison(name, peer, least, ranks, sizes, paths) for peer, least in both))
+def _row(
+    name: str, mpi: float, gloo: float, ranks: tuple[int, ...], sizes: tuple[int, ...], *paths: str
+) -> Iterator[Comparison]:
+    for peer, least in (("Open MPI", mpi), ("Gloo", gloo)):
+        yield Comparison(name, peer, least, ranks, sizes, paths)
 
 
-def _line(name: str, against: str, least: float, ranks: int, **what: str | tuple[str, ...]) -> Goal:
-    return Goal(name, (Comparison(name, against, least, (ranks,), (64 * MIB,), **what),))  # type: ignore[arg-type]
+def _line(name: str, against: str, least: float, ranks: int, **what: str | tuple[str, ...]) -> Comparison:
+    return Comparison(name, against, least, (ranks,), (64 * MIB,), **what)  # type: ignore[arg-type]
 
 
 GOALS = (
-    _row("2 ranks, <= 1 KiB", 2, 20, (2,), _SMALL, "windows", "plain"),
-    _row("2 ranks, 64 KiB to 1 MiB, windows", 10, 20, (2,), (64 * KIB, 256 * KIB, MIB), "windows"),
-    _row("2 ranks, 64 MiB, windows", 5, 7, (2,), (64 * MIB,), "windows"),
-    _row("4 ranks, 64 MiB, windows", 6, 8, (4,), (64 * MIB,), "windows"),
-    _row("8 ranks, 64 MiB, windows", 8, 10, (8,), (64 * MIB,), "windows"),
-    _row("2 to 8 ranks, 64 MiB, plain arrays (staged)", 2, 3, (2, 4, 8), (64 * MIB,), "plain"),
-    _row("8 ranks, <= 1 KiB", 3, 10, (8,), _SMALL, "windows", "plain"),
+    *_row("2 ranks, <= 1 KiB", 2, 20, (2,), _SMALL, "windows", "plain"),
+    *_row("2 ranks, 64 KiB to 1 MiB, windows", 10, 20, (2,), (64 * KIB, 256 * KIB, MIB), "windows"),
+    *_row("2 ranks, 64 MiB, windows", 5, 7, (2,), (64 * MIB,), "windows"),
+    *_row("4 ranks, 64 MiB, windows", 6, 8, (4,), (64 * MIB,), "windows"),
+    *_row("8 ranks, 64 MiB, windows", 8, 10, (8,), (64 * MIB,), "windows"),
+    *_row("2 to 8 ranks, 64 MiB, plain arrays (staged)", 2, 3, (2, 4, 8), (64 * MIB,), "plain"),
+    *_row("8 ranks, <= 1 KiB", 3, 10, (8,), _SMALL, "windows", "plain"),
     _line("bfloat16, 2 ranks, 64 MiB: time per byte", "float32", 1 / 1.2, 2, dtype="bfloat16"),
     _line("broadcast, 2 ranks, 64 MiB", "Open MPI", 2, 2, collective="broadcast"),
     _line("2 ranks, 64 MiB, windows, of the ceiling", "the ceiling", 0.9, 2),
@@ -103,7 +96,7 @@ LIMITS = (
 def groups_for(ranks: int) -> list[tuple[Candidate, ...]]:
     """The groups to measure on this many ranks: for each case of the goals a group with all its peers."""
     groups: dict[tuple[str, int], dict[Candidate, None]] = {}
-    for comparison in (one for goal in GOALS for one in goal.comparisons if ranks in one.ranks):
+    for comparison in (one for one in GOALS if ranks in one.ranks):
         for size in comparison.sizes:
             group = groups.setdefault((comparison.collective, size), {})
             group.update(dict.fromkeys(_candidates(comparison, ranks, size)))

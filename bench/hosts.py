@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +19,7 @@ import typer
 
 from pycollective.cli.commands import Command, refusing
 
+from .goals import MIB
 from .measurement.stats import paired_ratio
 from .peers.pycollective import topologies_of, unsupported
 from .ranks.launch import Launcher, LaunchError, find_launcher
@@ -33,7 +34,6 @@ from .workload.plan import NAMES, OURS, Budget, Candidate, Conditions, Plan
 __all__ = ["GOALS", "HostsResult", "HostsRow", "Layout", "groups_for", "lines_of", "topology_group", "wire_seconds"]
 
 SCHEMA = "pycollective-hosts/1"
-MIB = KIB**2
 _SIZES = (8, 64 * KIB, MIB, 64 * MIB)
 _MPI, _GLOO, _SOCKETS = "openmpi", "gloo", "sockets"
 _RATIOS = {
@@ -103,7 +103,7 @@ class Layout:
 class _Mpirun(Launcher):
     """Open MPI's mpirun across hosts."""
 
-    hosts: Hosts | None = field(default=None)
+    hosts: Hosts | None = None
     each: int = 1
 
     def command(self, ranks: int, words: Sequence[str]) -> list[str]:
@@ -163,9 +163,7 @@ def _against_peer(name: str, ours: Row, theirs: Row, least: float | None) -> Lin
     goal = "" if least is None else ratio_text(least, peer)
     met = None if least is None else ratio.median >= least
     where = f"{format_time(ours.time_us / 1e6)} against {format_time(theirs.time_us / 1e6)}"
-    cases = {"low": ratio.low, "median": ratio.median, "high": ratio.high}
-    shown = ratio_text(ratio.median, peer, goal=False)
-    return Line(name, peer, goal, shown, met, where, {key: float(f"{value:.4g}") for key, value in cases.items()})
+    return Line(name, peer, goal, ratio_text(ratio.median, peer, goal=False), met, where, ratio.figures())
 
 
 def _against_wire(name: str, ours: HostsRow) -> Line:

@@ -157,8 +157,8 @@ def collect_provenance(
         cores=available_cores(),
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
-        numpy=_version("numpy"),
-        pycollective=_version(OURS) or libraries.get(OURS, "").removeprefix("pycollective "),
+        numpy=version_of("numpy"),
+        pycollective=version_of(OURS) or libraries.get(OURS, "").removeprefix("pycollective "),
         libraries=dict(libraries),
         yield_when_idle=dict(yield_when_idle),
         launcher=launcher,
@@ -182,7 +182,8 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
+    """Empty if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .peers import mpi_of
 from .ranks.launch import Launcher, LaunchError, find_launcher
@@ -104,7 +104,9 @@ def run(options: Options, outputs: Outputs) -> bool:
     if not shown:
         return True
     if not outputs.for_machines:
-        _wide(console).print(row_table(session.rows, console.width))
+        if not console.is_terminal:  # columns are kept instead of folded at 80 characters
+            console.width = max(console.width, 140)
+        console.print(row_table(session.rows, console.width))
     console.print(live.summary(), highlight=False)
     outputs.write(session.result(short_options(options)), console)
     return bool(session.rows) and not session.failed and not any(row.wrong for row in session.rows)
@@ -134,13 +136,6 @@ def run_on_hosts(placed: Sequence[Host], shell: str, launcher: Launcher, options
 
 def _plan(options: Options) -> Plan:
     return Plan(sweep=options, budget=options.budget, conditions=options.conditions)
-
-
-def _wide(console: Any) -> Any:
-    """For a pipe or file, keep the table's columns instead of folding them at 80 characters."""
-    if not console.is_terminal:
-        console.width = max(console.width, 140)
-    return console
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -14,6 +14,7 @@ from ..peers.gloo import GlooPeer
 from ..ranks.world import World
 from ..workload.plan import OURS
 from .contender import Contender, Summing, Unchecked
+from .shapes import Shape
 from .tensors import fill
 
 __all__ = ["C10d"]
@@ -71,10 +72,10 @@ class C10d:
         function = and_wait if later else at_once
         return Summing(name, library, [array], function) if sums else Unchecked(name, "torch", function)
 
-    def there_and_back(self, name: str, nbytes: int, group: Any) -> Contender:
-        """A message from rank 0 to rank 1, and one back; the other ranks do nothing."""
+    def there_and_back(self, name: str, shape: Shape, group: Any) -> Contender:
+        """A message of float32 from rank 0 to rank 1, and one back; the other ranks do nothing."""
         send, recv, rank = self._dist.send, self._dist.recv, self._rank
-        array = np.zeros(nbytes // 4, np.float32)
+        array = np.zeros(shape, np.float32)
         tensor = self._torch.from_numpy(array)
 
         def call() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ..measurement.stats import Ratio, paired_ratio
+from ..measurement.stats import paired_ratio
 from ..report.table import format_time
 from ..speed import Line, ratio_text
 from .result import EngineRow
@@ -103,48 +103,41 @@ LAYERS: tuple[Goal, ...] = (
 def line_of(goal: Goal, rows: Sequence[EngineRow], ranks: int) -> Line:
     """The goal's line in the table, from the rows with this many ranks."""
     here = {row.contender: row for row in rows if (row.group, row.ranks) == (goal.group, ranks)}
-    ours = here.get(goal.ours)
-    if isinstance(goal, Limit):
-        text = f"<= {format_time(goal.most)}"
-        if ours is None:
-            return Line(goal.name, "", text, "-", None, "", {})
-        seconds = ours.time_us / 1e6
-        return Line(goal.name, "", text, format_time(seconds), seconds <= goal.most, "", {goal.ours: seconds})
-    theirs = here.get(goal.theirs)
-    if isinstance(goal, Overhead):
-        return _overhead_line(goal, ours, theirs)
-    if isinstance(goal, Added):
-        return _added_line(goal, ours, theirs)
-    text = ratio_text(goal.least, goal.theirs)
-    if ours is None or theirs is None:
-        return Line(goal.name, goal.theirs, text, "-", None, "", {})
-    ratio = paired_ratio(ours.rounds_us, theirs.rounds_us)
-    shown = ratio_text(ratio.median, goal.theirs, goal=False)
-    return Line(goal.name, goal.theirs, text, shown, ratio.median >= goal.least, _both(ours, theirs), _cases(ratio))
+    against = "" if isinstance(goal, Limit) else goal.theirs
+    ours, theirs = here.get(goal.ours), here.get(against)
+    if ours is None or (against and theirs is None):
+        return Line(goal.name, against, _text(goal), "-", None, "", {})
+    shown, met, cases = _outcome(goal, ours, theirs or ours)
+    where = f"{format_time(ours.time_us / 1e6)} against {format_time(theirs.time_us / 1e6)}" if theirs else ""
+    return Line(goal.name, against, _text(goal), shown, met, where, cases)
 
 
-def _overhead_line(goal: Overhead, ours: EngineRow | None, base: EngineRow | None) -> Line:
-    text = f"<= {goal.most:g}x"
-    if ours is None or base is None:
-        return Line(goal.name, goal.theirs, text, "-", None, "", {})
-    ratio = paired_ratio(base.rounds_us, ours.rounds_us)
-    shown = f"{math.ceil(100 * ratio.median) / 100:.2f}x"
-    return Line(goal.name, goal.theirs, text, shown, ratio.median <= goal.most, _both(ours, base), _cases(ratio))
+def _text(goal: Goal) -> str:
+    """The goal as in the table."""
+    match goal:
+        case Comparison():
+            return ratio_text(goal.least, goal.theirs)
+        case Overhead():
+            return f"<= {goal.most:g}x"
+        case Added():
+            return f"<= {format_time(goal.most)} more"
+        case Limit():
+            return f"<= {format_time(goal.most)}"
 
 
-def _added_line(goal: Added, ours: EngineRow | None, base: EngineRow | None) -> Line:
-    text = f"<= {format_time(goal.most)} more"
-    if ours is None or base is None:
-        return Line(goal.name, goal.theirs, text, "-", None, "", {})
-    seconds = median((a - b) / 1e6 for a, b in zip(ours.rounds_us, base.rounds_us, strict=True))
-    shown = f"{format_time(abs(seconds))} {'more' if seconds > 0 else 'less'}"
-    return Line(goal.name, goal.theirs, text, shown, seconds <= goal.most, _both(ours, base), {"seconds": seconds})
-
-
-def _both(ours: EngineRow, theirs: EngineRow) -> str:
-    return f"{format_time(ours.time_us / 1e6)} against {format_time(theirs.time_us / 1e6)}"
-
-
-def _cases(ratio: Ratio) -> dict[str, float]:
-    cases = {"low": ratio.low, "median": ratio.median, "high": ratio.high}
-    return {name: float(f"{value:.4g}") for name, value in cases.items()}
+def _outcome(goal: Goal, ours: EngineRow, base: EngineRow) -> tuple[str, bool, dict[str, float]]:
+    """What was measured, as in the table; whether it meets the goal; and in figures."""
+    match goal:
+        case Comparison():
+            ratio = paired_ratio(ours.rounds_us, base.rounds_us)
+            return ratio_text(ratio.median, goal.theirs, goal=False), ratio.median >= goal.least, ratio.figures()
+        case Overhead():
+            ratio = paired_ratio(base.rounds_us, ours.rounds_us)
+            return f"{math.ceil(100 * ratio.median) / 100:.2f}x", ratio.median <= goal.most, ratio.figures()
+        case Added():
+            seconds = median((a - b) / 1e6 for a, b in zip(ours.rounds_us, base.rounds_us, strict=True))
+            shown = f"{format_time(abs(seconds))} {'more' if seconds > 0 else 'less'}"
+            return shown, seconds <= goal.most, {"seconds": seconds}
+        case Limit():
+            seconds = ours.time_us / 1e6
+            return format_time(seconds), seconds <= goal.most, {goal.ours: seconds}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
 from typing import Any
 
 from ..peers import Array, Peer, PeerUnavailable
@@ -20,13 +19,16 @@ from .tensors import laid_out, separate
 __all__ = ["GROUPS", "Group", "Hall"]
 
 
+Make = Callable[["Hall", str], Contender]
+
+
 @dataclass(frozen=True)
 class Group:
     """Contenders that take turns: name -> constructor.  ``tensors`` is what each call reduces."""
 
     title: str
     shapes: Callable[[], Sequence[Shape]]
-    contenders: Mapping[str, Callable[[Hall, str], Contender]]
+    contenders: Mapping[str, Make]
 
 
 @dataclass
@@ -65,14 +67,6 @@ def _ours(hall: Hall, name: str) -> Contender:
     return hall.ours.engine(name, hall.plain)
 
 
-def _views(hall: Hall, name: str) -> Contender:
-    return hall.ours.engine(name, hall.views)
-
-
-def _singly(hall: Hall, name: str) -> Contender:
-    return hall.ours.one_by_one(name, hall.plain)
-
-
 def _grouped(hall: Hall, name: str) -> Contender:
     return hall.ours.grouped(name, hall.plain, in_place=False)
 
@@ -86,19 +80,11 @@ def _single(hall: Hall, name: str) -> Contender:
 
 
 def _gloo(hall: Hall, name: str) -> Contender:
-    return theirs.gloo_one_by_one(hall.peer("gloo"), name, hall.plain)
+    return theirs.one_by_one(hall.peer("gloo"), name, hall.plain)
 
 
 def _gloo_coalesced(hall: Hall, name: str) -> Contender:
     return theirs.gloo_coalesced(hall.peer("gloo"), name, hall.plain)
-
-
-def _gloo_buckets(hall: Hall, name: str) -> Contender:
-    return theirs.gloo_buckets(hall.peer("gloo"), name, hall.plain)
-
-
-def _mpi(hall: Hall, name: str) -> Contender:
-    return theirs.mpi_one_by_one(hall.peer("mpi"), name, hall.plain)
 
 
 def _ddp(hall: Hall, name: str) -> Contender:
@@ -106,43 +92,22 @@ def _ddp(hall: Hall, name: str) -> Contender:
     return training.ddp_on_gloo(name, hall.rank)
 
 
-def _optimizer(hall: Hall, name: str) -> Contender:
-    return training.distributed_optimizer(hall.ours.horovod(), name, hall.rank)
+def _all_reduce(group: str | None, later: bool) -> Make:
+    """dist.all_reduce on a process group, an attribute of C10d; None: the default one, Gloo's."""
+
+    def make(hall: Hall, name: str) -> Contender:
+        chosen = getattr(hall.c10d, group) if group else None
+        return hall.c10d.all_reduce(name, hall.plain[0], chosen, later, sums=group != "idle")
+
+    return make
 
 
-def _out_of_place(hall: Hall, name: str) -> Contender:
-    return hall.ours.single(name, hall.plain[0], in_place=False)
-
-
-def _c10d(hall: Hall, name: str) -> Contender:
-    return hall.c10d.all_reduce(name, hall.plain[0], hall.c10d.ours, later=False)
-
-
-def _c10d_later(hall: Hall, name: str) -> Contender:
-    return hall.c10d.all_reduce(name, hall.plain[0], hall.c10d.ours, later=True)
-
-
-def _idle(hall: Hall, name: str) -> Contender:
-    return hall.c10d.all_reduce(name, hall.plain[0], hall.c10d.idle, later=False, sums=False)
-
-
-def _idle_later(hall: Hall, name: str) -> Contender:
-    return hall.c10d.all_reduce(name, hall.plain[0], hall.c10d.idle, later=True, sums=False)
-
-
-def _gloo_later(hall: Hall, name: str) -> Contender:
-    return hall.c10d.all_reduce(name, hall.plain[0], None, later=True)
-
-
-def _messages(hall: Hall, name: str) -> Contender:
-    return hall.c10d.there_and_back(name, 4 * prod(hall.shapes[0]), hall.c10d.ours)
-
-
-def _gloo_messages(hall: Hall, name: str) -> Contender:
-    return hall.c10d.there_and_back(name, 4 * prod(hall.shapes[0]), None)
-
-
-_ALONE = {"engine": _ours, "allreduce_": _single, "Gloo": _gloo, "MPI": _mpi}
+_ALONE: Mapping[str, Make] = {
+    "engine": _ours,
+    "allreduce_": _single,
+    "Gloo": _gloo,
+    "MPI": lambda hall, name: theirs.one_by_one(hall.peer("mpi"), name, hall.plain),
+}
 
 GROUPS: dict[str, Group] = {
     "resnet50": Group(
@@ -150,10 +115,10 @@ GROUPS: dict[str, Group] = {
         resnet50,
         {
             "engine": _ours,
-            "engine, views": _views,
+            "engine, views": lambda hall, name: hall.ours.engine(name, hall.views),
             "grouped_allreduce": _grouped,
             "grouped_allreduce_": _grouped_in_place,
-            "Gloo, DDP's buckets": _gloo_buckets,
+            "Gloo, DDP's buckets": lambda hall, name: theirs.gloo_buckets(hall.peer("gloo"), name, hall.plain),
             "Gloo, coalesced": _gloo_coalesced,
         },
     ),
@@ -168,19 +133,22 @@ GROUPS: dict[str, Group] = {
             "iallreduce and wait": lambda hall, name: hall.ours.nonblocking(name, hall.plain[0]),
             "engine, submit and wait": _ours,
             "engine, run": lambda hall, name: hall.ours.engine_run(name, hall.plain[0]),
-            "hvd.allreduce": _out_of_place,
+            "hvd.allreduce": lambda hall, name: hall.ours.single(name, hall.plain[0], in_place=False),
             "hvd.allreduce_": _single,
-            "dist.all_reduce": _c10d,
-            "dist.all_reduce, later": _c10d_later,
-            "idle group": _idle,
-            "idle group, later": _idle_later,
-            "Gloo, later": _gloo_later,
+            "dist.all_reduce": _all_reduce("ours", later=False),
+            "dist.all_reduce, later": _all_reduce("ours", later=True),
+            "idle group": _all_reduce("idle", later=False),
+            "idle group, later": _all_reduce("idle", later=True),
+            "Gloo, later": _all_reduce(None, later=True),
         },
     ),
     "messages": Group(
         "256 KiB to the other rank and back",
         lambda: one_of(256 * KIB),
-        {"send and recv": _messages, "Gloo": _gloo_messages},
+        {
+            "send and recv": lambda hall, name: hall.c10d.there_and_back(name, hall.shapes[0], hall.c10d.ours),
+            "Gloo": lambda hall, name: hall.c10d.there_and_back(name, hall.shapes[0], None),
+        },
     ),
     "16 MiB": Group("one tensor of 16 MiB", lambda: one_of(16 * KIB * KIB), _ALONE),
     "small": Group(
@@ -188,7 +156,7 @@ GROUPS: dict[str, Group] = {
         small,
         {
             "engine": _ours,
-            "engine, one by one": _singly,
+            "engine, one by one": lambda hall, name: hall.ours.one_by_one(name, hall.plain),
             "grouped_allreduce": _grouped,
             "grouped_allreduce_": _grouped_in_place,
             "Gloo, one by one": _gloo,
@@ -198,6 +166,11 @@ GROUPS: dict[str, Group] = {
     "training": Group(
         "a training step of a small CNN, batch 32",
         lambda: (),
-        {"DistributedOptimizer": _optimizer, "DDP on Gloo": _ddp},
+        {
+            "DistributedOptimizer": lambda hall, name: training.distributed_optimizer(
+                hall.ours.horovod(), name, hall.rank
+            ),
+            "DDP on Gloo": _ddp,
+        },
     ),
 }

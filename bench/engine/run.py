@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ..ranks.launch import LaunchError, find_launcher, launch
+from ..ranks.session import Session
 from ..report.table import format_time
-from ..result import available_cores, collect_provenance
 from ..speed import markdown, table_of
 from ..workload.plan import Budget
 from .goals import Goal, line_of
@@ -25,46 +24,16 @@ if TYPE_CHECKING:
 __all__ = ["measure"]
 
 
-class _Run:
-    """The reports of the ranks of one world."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._load = os.getloadavg()[0]
-        self.rows: list[EngineRow] = []
-        self.notes: list[str] = []
-        self._libraries: dict[str, str] = {}
-        self._yields: dict[str, str] = {}
-        if self._load > available_cores() / 2:
-            self.note(f"this machine is busy (load {self._load:.1f}): figures will be off")
-        if find_launcher().note:
-            self.note(find_launcher().note)
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-        self._print(text, "yellow")
-
-    def take(self, event: dict[str, Any]) -> None:
-        match event["kind"]:
-            case "row":
-                row = EngineRow(**event["row"])
-                self.rows.append(row)
-                wrong = f"  {row.wrong} elements WRONG" if row.wrong else ""
-                self._print(f"{row.group:10} {row.contender:22} {format_time(row.time_us / 1e6):>10}{wrong}", "")
-            case "note":
-                self.note(event["text"])
-            case "begin":
-                self._libraries.update(event["libraries"])
-                self._yields[str(event["ranks"])] = event["yield"]
-
-    def _print(self, text: str, style: str) -> None:
-        self._console.print(text, style=style, markup=False, highlight=False)
-
-    def result(self, ranks: int, options: dict[str, Any], goals: Sequence[Goal]) -> EngineResult:
-        """`goals`: the rows of the table."""
-        provenance = collect_provenance(self._libraries, self._yields, find_launcher().kind, self._load)
-        lines = [line_of(goal, self.rows, ranks) for goal in goals]
-        return EngineResult(lines, provenance, options, self.notes, self.rows)
+def _show(event: dict[str, Any], rows: list[EngineRow], console: Console) -> None:
+    """Show an event; add a contender's row to the others."""
+    if event["kind"] == "contender":
+        row = EngineRow(**event["row"])
+        rows.append(row)
+        wrong = f"  {row.wrong} elements WRONG" if row.wrong else ""
+        text = f"{row.group:10} {row.contender:22} {format_time(row.time_us / 1e6):>10}{wrong}"
+        console.print(text, markup=False, highlight=False)
+    elif event["kind"] == "note":
+        console.print(event["text"], style="yellow", markup=False, highlight=False)
 
 
 def measure(
@@ -87,15 +56,19 @@ def measure(
         console.width = 160
     if unknown := set(groups) - set(GROUPS):
         raise typer.BadParameter(f"unknown group {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
-    run = _Run(console)
+    rows: list[EngineRow] = []
+    session = Session(lambda event: _show(event, rows, console))
+    session.begin(find_launcher())
     plan = EnginePlan(tuple(groups), Budget.quick() if quick else budget)
     try:
         for event in launch(plan, ranks, worker=f"{__package__}.worker"):
-            run.take(event)
+            session.take(event)
     except LaunchError as error:
         console.print(str(error), style="red", markup=False, highlight=False)
         raise typer.Exit(1) from None
-    result = run.result(ranks, {"quick": quick, "ranks": ranks, "groups": list(plan.groups)}, goals)
+    options = {"quick": quick, "ranks": ranks, "groups": list(plan.groups)}
+    lines = [line_of(goal, rows, ranks) for goal in goals]
+    result = EngineResult(lines, session.provenance(), options, session.notes, rows)
     console.print(table_of(result.lines))
     out.mkdir(parents=True, exist_ok=True)
     json_file, table_file = out / f"{command}-speed.json", out / f"{command}-speed.md"

@@ -13,12 +13,12 @@ from .contender import Contender, Summing
 from .shapes import ddp_buckets
 from .tensors import laid_out, plain
 
-__all__ = ["gloo_buckets", "gloo_coalesced", "gloo_one_by_one", "mpi_one_by_one"]
+__all__ = ["gloo_buckets", "gloo_coalesced", "one_by_one"]
 
 
-def gloo_one_by_one(peer: GlooPeer, name: str, arrays: Sequence[Array]) -> Contender:
-    """torch.distributed.all_reduce of each tensor in turn."""
-    calls = [peer.allreduce(array, array, "sum") for array in arrays]
+def one_by_one(peer: GlooPeer | MpiPeer, name: str, arrays: Sequence[Array]) -> Contender:
+    """MPI_Allreduce in place, or torch.distributed.all_reduce, of each array in turn."""
+    calls = [peer.allreduce(flat, flat, "sum") for flat in (array.reshape(-1) for array in arrays)]
 
     def call() -> Sequence[Array]:
         for each in calls:
@@ -68,15 +68,3 @@ def gloo_buckets(peer: GlooPeer, name: str, arrays: Sequence[Array]) -> Contende
         return views
 
     return Summing(name, peer.name, views, call)
-
-
-def mpi_one_by_one(peer: MpiPeer, name: str, arrays: Sequence[Array]) -> Contender:
-    """MPI_Allreduce in place of each array in turn."""
-    calls = [peer.allreduce(flat, flat, "sum") for flat in (array.reshape(-1) for array in arrays)]
-
-    def call() -> Sequence[Array]:
-        for each in calls:
-            each()
-        return arrays
-
-    return Summing(name, peer.name, arrays, call)

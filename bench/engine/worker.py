@@ -39,8 +39,7 @@ class EnginePlan:
 
     @staticmethod
     def from_json(text: str) -> EnginePlan:
-        data = json.loads(text)
-        return EnginePlan(tuple(data["groups"]), Budget(**data["budget"]))
+        return msgspec.json.decode(text, type=EnginePlan)
 
 
 def work(plan: EnginePlan, world: World, emit: Emit) -> None:
@@ -78,7 +77,7 @@ def _measure(name: str, group: Group, hall: Hall, world: World, budget: Budget, 
     tensors, size = len(hall.shapes), 4 * sum(prod(shape) for shape in hall.shapes)
     for one, bad, seconds in zip(ready, wrong, times, strict=True):
         row = make_row(name, one.name, one.library, world.size, tensors, size, bad, one.repetitions, seconds)
-        emit({"kind": "row", "row": msgspec.structs.asdict(row)})
+        emit({"kind": "contender", "row": msgspec.structs.asdict(row)})
 
 
 def _make(make: Any, hall: Hall, name: str) -> tuple[Contender | None, str]:

@@ -8,11 +8,10 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ..result import cpu_model
+from ..result import cpu_model, version_of
 
 SCHEMA = "pycollective-bench-gpu/1"
 
@@ -104,9 +103,9 @@ def provenance(cuda: Any, device: int, ceiling: float, extra: Mapping[str, Any])
         "cuda_runtime": _cuda_version(cuda.runtime_version()),
         "copy_bytes_per_second": round(ceiling),
         "cpu": cpu_model(),
-        "pycollective": _version("pycollective"),
-        "torch": _version("torch"),
-        "cupy": next((v for name in ("cupy-cuda13x", "cupy-cuda12x", "cupy") if (v := _version(name))), ""),
+        "pycollective": version_of("pycollective"),
+        "torch": version_of("torch"),
+        "cupy": next((v for name in ("cupy-cuda13x", "cupy-cuda12x", "cupy") if (v := version_of(name))), ""),
         **extra,
     }
 
@@ -135,13 +134,6 @@ def _output(*command: str) -> str:
 
 def _cuda_version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def table(rows: Sequence[Row]) -> str:

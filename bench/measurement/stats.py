@@ -18,6 +18,11 @@ class Ratio:
     high: float
     rounds: int
 
+    def figures(self) -> dict[str, float]:
+        """By name, with four digits."""
+        figures = {"low": self.low, "median": self.median, "high": self.high}
+        return {name: float(f"{value:.4g}") for name, value in figures.items()}
+
 
 def rotation(count: int, round_index: int) -> list[int]:
     """The order of a round: 0..count-1, rotated by one each time, so that no candidate is always first."""

@@ -130,7 +130,7 @@ def open_peer(name: str, world: World) -> Peer:
 
 
 def open_peers(names: Sequence[str], world: World, emit: Callable[[dict[str, Any]], None]) -> dict[str, Peer]:
-    """The libraries that every rank could open, by the requested name; each library once.  Notes say why others not."""
+    """The libraries that every rank could open, by the requested name; each library once; notes for the others."""
     peers: dict[str, Peer] = {}
     for name in names:
         problem = ""

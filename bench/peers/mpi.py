@@ -56,17 +56,15 @@ class MpiPeer(Peer):
         return self._mpi.IN_PLACE if send is recv else self._buffer(send)
 
     def allreduce(self, send: Array, recv: Array, op: str) -> Call:
-        comm, operator = self._comm, getattr(self._mpi, _OPS[op])
-        source, target = self._input(send, recv), self._buffer(recv)
-        return lambda: comm.Allreduce(source, target, operator)
+        return self._reduction(self._comm.Allreduce, send, recv, op)
 
     def scan(self, send: Array, recv: Array, op: str) -> Call:
-        return self._prefix(self._comm.Scan, send, recv, op)
+        return self._reduction(self._comm.Scan, send, recv, op)
 
     def exscan(self, send: Array, recv: Array, op: str) -> Call:
-        return self._prefix(self._comm.Exscan, send, recv, op)
+        return self._reduction(self._comm.Exscan, send, recv, op)
 
-    def _prefix(self, call: Any, send: Array, recv: Array, op: str) -> Call:
+    def _reduction(self, call: Any, send: Array, recv: Array, op: str) -> Call:
         source, target, operator = self._input(send, recv), self._buffer(recv), getattr(self._mpi, _OPS[op])
         return lambda: call(source, target, operator)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from pycollective.schedule.language import registry
+
 from . import Array, Call, Peer, round_trip
 
 if TYPE_CHECKING:
@@ -96,27 +98,23 @@ def find_topology(text: str) -> Any | None:
     """
     if text in ("", "default"):
         return None
-    registry = importlib.import_module("pycollective.schedule.language.registry")
     return registry.find(text)
 
 
 def topologies_of(collective: str) -> list[str]:
     """The registered topologies that implement a collective, by name."""
-    registry = importlib.import_module("pycollective.schedule.language.registry")
     return [row.name for row in registry.describe() if collective in row.collectives]
 
 
 def has(text: str, collective: str) -> bool:
     """Whether the topology denoted by a text implements a collective (the default always does)."""
     topology = find_topology(text)
-    registry = importlib.import_module("pycollective.schedule.language.registry")
     return topology is None or collective in registry.info(topology).collectives
 
 
 def unsupported(text: str, ranks: int) -> str:
     """Why a topology does not support this many ranks; empty if it does."""
     topology = find_topology(text)
-    registry = importlib.import_module("pycollective.schedule.language.registry")
     try:
         registry.check_ranks("direct" if topology is None else topology, ranks)
     except ValueError as error:  # a TopologyError

@@ -2,7 +2,7 @@
 
 A file, because it works with any launcher, while libraries may print anything to stdout. Kinds: ``begin``
 (number of groups, libraries found), ``note`` (text), ``row`` (a
-:class:`~..result.Row`), ``group`` (index of a finished group) and ``end``.
+:class:`~..result.Row`), ``contender`` (a row of ``bench.engine``), ``group`` (index of a finished group) and ``end``.
 """
 
 from __future__ import annotations

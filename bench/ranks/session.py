@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..peers import MPIS, mpi_of
-from ..result import Result, Row, available_cores, collect_provenance
+from ..result import Provenance, Result, Row, available_cores, collect_provenance
 from ..workload.plan import Plan
 from .events import Emit
 from .launch import Launcher, busy_neighbours, find_launcher, launch
@@ -52,26 +52,33 @@ class Session:
                     self._yields[str(event["ranks"])] = event["yield"]
         self._watch(event)
 
+    def begin(self, launcher: Launcher) -> None:
+        """Before a world that this launcher will start."""
+        if not self._launcher and self._load > available_cores() / 2:
+            self.take({"kind": "note", "text": f"this machine is busy (load {self._load:.1f}): figures will be off"})
+        self._launcher = launcher.kind
+        if launcher.note:
+            self.take({"kind": "note", "text": launcher.note})
+
     def run(self, plan: Plan, ranks: int, launcher: Launcher | None = None) -> None:
         """Start a world on a plan and process its events.  Raises LaunchError.
 
         ``launcher`` is by default that of the MPI that the plan compares.
         """
         launcher = launcher or _launcher_of(plan)
-        if not self._launcher and self._load > available_cores() / 2:
-            self.take({"kind": "note", "text": f"this machine is busy (load {self._load:.1f}): figures will be off"})
-        self._launcher = launcher.kind
-        if launcher.note and launcher.note not in self.notes:
-            self.take({"kind": "note", "text": launcher.note})
+        self.begin(launcher)
         first = 1 + max((row.group for row in self.rows), default=-1)
         with busy_neighbours(plan.conditions.neighbours):
             for event in launch(plan, ranks, first, launcher=launcher):
                 self.take(event)
 
+    def provenance(self) -> Provenance:
+        """Of what the worlds have reported."""
+        return collect_provenance(self._libraries, self._yields, self._launcher or "user", self._load)
+
     def result(self, options: dict[str, Any]) -> Result:
         """The rows with their provenance."""
-        provenance = collect_provenance(self._libraries, self._yields, self._launcher or "user", self._load)
-        return Result(provenance, options, self.notes, self.rows)
+        return Result(self.provenance(), options, self.notes, self.rows)
 
 
 def run_plans(plans: Sequence[tuple[int, Plan]], session: Session) -> bool:

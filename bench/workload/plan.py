@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from pycollective.cli.commands import choose
@@ -196,19 +197,7 @@ class Plan:
 
     @staticmethod
     def from_json(text: str) -> Plan:
-        data = json.loads(text)
-        groups = tuple(
-            tuple(Candidate(**{**one, "case": Case(**one["case"])}) for one in group) for group in data["groups"]
-        )
-        sweep = None if data["sweep"] is None else _options(data["sweep"])
-        return Plan(groups, sweep, tuple(data["peers"]), Budget(**data["budget"]), Conditions(**data["conditions"]))
-
-
-def _options(data: dict[str, Any]) -> Options:
-    values = {f.name: data[f.name] for f in fields(Options)}
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    parts = {"budget": Budget(**data["budget"]), "conditions": Conditions(**data["conditions"])}
-    return Options(**{**values, **parts})
+        return msgspec.json.decode(text, type=Plan)
 
 
 def sweep_groups(
