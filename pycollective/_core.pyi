@@ -519,9 +519,6 @@ class JaxGraphCall:
     @property
     def inputs(self) -> list[typing.Any]:
         ...
-    @property
-    def is_done(self) -> bool:
-        ...
 class TensorFlowCall:
     """
     A GraphCall of hvd/graph_call.py.
