@@ -14,8 +14,8 @@ import os
 import secrets
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -135,17 +135,6 @@ def _counts(case: Case, ranks: int) -> tuple[int, int]:
     return each if row.packed_input else each * ranks, each if row.packed_output else each * ranks
 
 
-@contextmanager
-def jobs(pythons: Sequence[str], ranks: int, memory: dict[str, int]) -> Iterator[list[Job]]:
-    made: list[Job] = []
-    try:
-        made.extend(Job(python, ranks, memory) for python in pythons)
-        yield made
-    finally:
-        for job in made:
-            job.close()
-
-
 def compare(
     before: str, after: str, cases: Sequence[Case], ranks: int, generations: int, rounds: int, budget: float
 ) -> list[Row]:
@@ -160,7 +149,8 @@ def compare(
     memory = {kind: max(c.bytes for c in cases if c.kind == kind) for kind in dict.fromkeys(c.kind for c in cases)}
     times: dict[Case, tuple[list[float], list[float]]] = {case: ([], []) for case in cases}
     for generation in range(generations):
-        with jobs([before, after], ranks, memory) as pair:
+        with ExitStack() as stack:
+            pair = [stack.enter_context(closing(Job(python, ranks, memory))) for python in (before, after)]
             for case in cases:
                 first = max(1e-7, *(job.turn(case, 3, 0) for job in pair))
                 repetitions = int(min(max(3, budget / first / case.block), _MOST_REPETITIONS))

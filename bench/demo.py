@@ -5,7 +5,6 @@ It needs only the package; missing scikit-learn, matplotlib or MPI is reported a
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import re
 import subprocess
@@ -22,6 +21,7 @@ from rich.live import Live
 from rich.table import Table
 
 from pycollective.cli.commands import Command, refusing
+from pycollective.schedule.language import registry
 from pycollective.schedule.language.user_files import near_files
 
 from .ranks.launch import LaunchError, find_launcher
@@ -139,7 +139,6 @@ def _train(example: Path, topology: str, epochs: int, synthetic: bool) -> Traini
 
 
 def _rank_ordered() -> set[str]:
-    registry = importlib.import_module("pycollective.schedule.language.registry")
     return {topology for topology in TOPOLOGIES if registry.info(topology).order == "rank"}
 
 

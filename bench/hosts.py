@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -103,7 +103,7 @@ class Layout:
 class _Mpirun(Launcher):
     """Open MPI's mpirun across hosts."""
 
-    hosts: Hosts | None = field(default=None)
+    hosts: Hosts | None = None
     each: int = 1
 
     def command(self, ranks: int, words: Sequence[str]) -> list[str]:

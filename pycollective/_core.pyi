@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import typing
 import typing_extensions
-__all__: list[str] = ['ALWAYS_STAGED', 'ALWAYS_STAGED_BETWEEN_HOSTS', 'AgreedOperation', 'Agreement', 'Engine', 'Handle', 'HostBuffer', 'JaxGraphCall', 'Layout', 'Ledger', 'Schedule', 'Segment', 'TableDirectory', 'Team', 'TensorFlowCall', 'TensorFlowCompiledCall', 'UcxDevices', 'UcxWorker', 'Window', 'Work', 'announcements', 'check_call', 'collectives', 'combine', 'define_tensorflow_operations', 'define_tensorflow_xla_targets', 'dlpack_layout', 'dtype_name', 'dtypes', 'fast_method', 'instruction_set', 'is_numpy', 'jax_add_start', 'jax_handlers', 'jax_plan', 'jax_plan_both', 'operators', 'placement', 'reducer_in_place', 'report_on_signal', 'reports_wanted', 'settings', 'takes', 'timeout_of']
+__all__: list[str] = ['ALWAYS_STAGED', 'ALWAYS_STAGED_BETWEEN_HOSTS', 'AgreedOperation', 'Agreement', 'Engine', 'Handle', 'HostBuffer', 'JaxGraphCall', 'Layout', 'Ledger', 'Schedule', 'Segment', 'TableDirectory', 'Team', 'TensorFlowCall', 'TensorFlowCompiledCall', 'UcxDevices', 'UcxWorker', 'Window', 'Work', 'announcements', 'check_call', 'collectives', 'combine', 'define_tensorflow_operations', 'define_tensorflow_xla_targets', 'dlpack_layout', 'dtype_name', 'dtypes', 'fast_method', 'instruction_set', 'jax_add_start', 'jax_handlers', 'jax_plan', 'jax_plan_both', 'operators', 'placement', 'reducer_in_place', 'report_on_signal', 'reports_wanted', 'settings', 'takes', 'timeout_of']
 class Schedule:
     """
     One rank's compiled schedule, checked.
@@ -229,8 +229,6 @@ class Team:
     def give_up(self, text: str) -> None:
         ...
     def gone(self, rank: typing.SupportsInt | typing.SupportsIndex) -> bool:
-        ...
-    def in_window(self, x: typing.Any) -> bool:
         ...
     def mail(self, rank: typing.SupportsInt | typing.SupportsIndex) -> str:
         ...
@@ -521,9 +519,6 @@ class JaxGraphCall:
     @property
     def inputs(self) -> list[typing.Any]:
         ...
-    @property
-    def is_done(self) -> bool:
-        ...
 class TensorFlowCall:
     """
     A GraphCall of hvd/graph_call.py.
@@ -597,10 +592,6 @@ def fast_method(owner: type, method: typing.Any, name: str, signature: str, hand
 def instruction_set() -> str:
     """
     Vector code in use: baseline, avx2 or avx512.
-    """
-def is_numpy(array: typing.Any) -> bool:
-    """
-    Whether the argument is exactly a numpy.ndarray, not of a subclass.
     """
 def jax_add_start(start: typing.Any) -> int:
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import typing
 import typing_extensions
-__all__: list[str] = ['CustomOperator', 'DeviceArray', 'DeviceMemory', 'DlpackView', 'Event', 'Graph', 'MOST_CHANNELS', 'MOST_RANKS', 'MOST_VIRTUAL_RANKS', 'NcclComm', 'NcclLibrary', 'Plan', 'StagingCopies', 'Stream', 'Team', 'allocate_plain', 'allocate_vmm', 'begin_capture', 'copy', 'current_device', 'custom_program', 'device_count', 'device_of', 'driver_version', 'end_capture', 'idle', 'import_vmm', 'is_capturing', 'load_custom', 'move', 'open_ipc', 'probe_read', 'probe_write', 'properties', 'runtime_version', 'synchronize', 'why_no_device']
+__all__: list[str] = ['CustomOperator', 'DeviceArray', 'DeviceMemory', 'DlpackView', 'Event', 'Graph', 'MOST_RANKS', 'MOST_VIRTUAL_RANKS', 'NcclComm', 'NcclLibrary', 'Plan', 'StagingCopies', 'Stream', 'Team', 'allocate_plain', 'allocate_vmm', 'begin_capture', 'copy', 'current_device', 'custom_program', 'device_count', 'device_of', 'driver_version', 'end_capture', 'idle', 'import_vmm', 'is_capturing', 'load_custom', 'move', 'open_ipc', 'probe_read', 'probe_write', 'properties', 'runtime_version', 'synchronize', 'why_no_device']
 class Stream:
     """
     A stream that does not synchronize with the default stream.
@@ -176,12 +176,6 @@ class Plan:
         ...
     @property
     def placement(self) -> int:
-        ...
-    @property
-    def tile_elements(self) -> int:
-        ...
-    @property
-    def tiles(self) -> int:
         ...
 class Team:
     """
@@ -381,6 +375,5 @@ def why_no_device() -> str | None:
     """
     Why no GPU can be used, in one sentence; None if one can.
     """
-MOST_CHANNELS: int = 64
 MOST_RANKS: int = 64
 MOST_VIRTUAL_RANKS: int = 32

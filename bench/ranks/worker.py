@@ -41,7 +41,7 @@ def work(plan: Plan, world: World, emit: Emit, first_group: int = 0) -> None:
     peers = {(asked, ""): peer for asked, peer in others.items()}
     names = {asked: peer.name for asked, peer in others.items()}
     versions = {peer.name: peer.version for peer in peers.values()}
-    ours = _Ours(plan)
+    ours = _Ours()
     groups: list[Group] = list(plan.groups)
     if plan.sweep:
         topologies = ours.topologies(plan.sweep, world.size, emit)
@@ -93,8 +93,7 @@ def _has_torch(world: World, emit: Emit) -> bool:
 class _Ours:
     """pycollective's communicator, opened only if the plan needs it."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self) -> None:
         self._comm: Any = None
         self.version = ""
 

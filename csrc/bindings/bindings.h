@@ -4,8 +4,11 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "dtype/table.h"
 #include "schedule/call_arrays.h"
@@ -15,10 +18,6 @@
 namespace py = pybind11;
 
 namespace pc {
-
-namespace dlpack {
-struct Tensor;
-}
 
 // Elements with arbitrary strides.
 struct StridedView {
@@ -33,16 +32,11 @@ class Buffer {
   // that is not C-contiguous, for calls that read it (see strided_view_of).
   explicit Buffer(py::object array, bool strided = false);
   explicit Buffer(const ArrayView& elements) : view(elements) {}  // which the caller keeps
-  ~Buffer();
-  Buffer(const Buffer&) = delete;
   ArrayView view;
   std::vector<int64_t> extents, strides;  // in bytes; empty if the elements are contiguous
 
  private:
-  void take(const dlpack::Tensor& tensor, uint64_t flags, bool strided);
-  void release();
-  void* managed_ = nullptr;
-  bool versioned_ = false;
+  std::unique_ptr<void, void (*)(void*)> held_{nullptr, nullptr};
 };
 
 // An array that the latency paths take: C-contiguous CPU memory, read without Python.
@@ -76,6 +70,15 @@ bool glance(py::handle array, ArrayView& view);
 bool is_numpy(py::handle array);  // exactly numpy.ndarray: a subclass may carry more than its elements
 Dtype dtype_of(py::handle descriptor);  // a numpy.dtype; Dtype::count if unsupported
 
+// The enumerator of this name; Enum::count if there is none.
+template <class Enum>
+Enum find_named(std::string_view name) {
+  for (size_t i = 0; i < static_cast<size_t>(Enum::count); ++i)
+    if (name == name_of(static_cast<Enum>(i))) return static_cast<Enum>(i);
+  return Enum::count;
+}
+Collective collective_named(const std::string& name);  // throws InvalidArgument
+
 // A call's timeout in seconds; None: the default.  Throws InvalidArgument or WrongType.
 double read_timeout(const py::object& timeout);
 // An argument `timeout` that is not None; may be negative or NaN.  Throws WrongType.
@@ -92,6 +95,8 @@ inline std::shared_ptr<Segment> required(std::shared_ptr<Segment> segment) {
 template <class T>
 inline constexpr bool is_bound = false;
 
+// The class in pycollective.errors.
+const char* class_of(Fault fault);
 // Sets the Python error that a C++ exception maps to; rethrows unknown ones.
 void translate(std::exception_ptr pointer);
 // The same for every exception, as pybind11 does for the functions that it dispatches.

@@ -6,7 +6,6 @@
 #include "executor/cpu/team.h"
 
 namespace pc {
-namespace {
 
 const char* class_of(Fault fault) {
   switch (fault) {
@@ -17,6 +16,8 @@ const char* class_of(Fault fault) {
     default: return "CommunicatorError";
   }
 }
+
+namespace {
 
 void raise_fault(const CommunicatorFault& fault) {
   const py::object type = py::module_::import("pycollective.errors").attr(class_of(fault.fault));

@@ -7,17 +7,12 @@
 namespace pc {
 namespace {
 
-std::vector<std::string> dtypes() {
-  std::vector<std::string> names;
-  for (size_t i = 0; i < static_cast<size_t>(Dtype::count); ++i) names.emplace_back(name_of(static_cast<Dtype>(i)));
-  return names;
-}
-
-std::vector<std::string> collectives() {
-  std::vector<std::string> names;
-  for (size_t i = 0; i < static_cast<size_t>(Collective::count); ++i)
-    names.emplace_back(name_of(static_cast<Collective>(i)));
-  return names;
+// In numerical order.
+template <class Enum>
+std::vector<std::string> names() {
+  std::vector<std::string> found;
+  for (size_t i = 0; i < static_cast<size_t>(Enum::count); ++i) found.emplace_back(name_of(static_cast<Enum>(i)));
+  return found;
 }
 
 // (name, meaning), in numerical order.
@@ -45,25 +40,21 @@ void combine(const std::string& op, const std::vector<py::object>& sources, cons
   const ArrayView first = view_of(sources[0], "source");
   std::vector<const void*> from;
   std::vector<void*> into;
-  const auto check = [&](const ArrayView& view) {
+  const auto view_like_first = [&](const py::object& array, const char* what) {
+    const ArrayView view = view_of(array, what);
     if (view.dtype != first.dtype || view.count != first.count) throw py::value_error("arrays differ in dtype or size");
+    return view;
   };
-  for (const py::object& source : sources) {
-    check(view_of(source, "source"));
-    from.push_back(view_of(source, "source").data);
-  }
+  for (const py::object& source : sources) from.push_back(view_like_first(source, "source").data);
   for (const py::object& out : outs) {
-    check(view_of(out, "out"));
-    if (!view_of(out, "out").writable) throw py::value_error("out is read-only");
-    into.push_back(view_of(out, "out").data);
+    const ArrayView view = view_like_first(out, "out");
+    if (!view.writable) throw py::value_error("out is read-only");
+    into.push_back(view.data);
   }
-  Kernel kernel;
+  const auto number = find_named<Operator>(op);
+  const Kernel kernel = kernel_for(first.dtype, number);
   Scaling scaling{prescale, 1.0, postscale};
-  if (op == name_of(Operator::avg)) scaling.divisor = static_cast<double>(from.size());
-#define PC_ROW(name, functor, kinds, meaning) \
-  if (op == #name) kernel = kernel_for(first.dtype, Operator::name);
-  PC_OPERATORS(PC_ROW)
-#undef PC_ROW
+  if (number == Operator::avg) scaling.divisor = static_cast<double>(from.size());
   if (kernel.plain == nullptr) throw py::value_error("no such operator for this type: " + op);
   if (!weights.empty() && (weights.size() != from.size() || scaling.active()))
     throw py::value_error("weights: one for each source, without prescale and postscale");
@@ -80,19 +71,15 @@ void combine(const std::string& op, const std::vector<py::object>& sources, cons
 }
 
 bool takes_name(const std::string& op, const std::string& dtype) {
-  for (size_t d = 0; d < static_cast<size_t>(Dtype::count); ++d)
-    for (size_t o = 0; o < static_cast<size_t>(Operator::count); ++o)
-      if (dtype == name_of(static_cast<Dtype>(d)) && op == name_of(static_cast<Operator>(o)))
-        return takes(static_cast<Operator>(o), static_cast<Dtype>(d));
-  return false;
+  return takes(find_named<Operator>(op), find_dtype(dtype));
 }
 
 }  // namespace
 
 void bind_tables(py::module_& m) {
-  m.def("dtypes", &dtypes, "Names of the element types.");
+  m.def("dtypes", &names<Dtype>, "Names of the element types.");
   m.def("operators", &operators, "(name, meaning) of the reduction operators, in numerical order.");
-  m.def("collectives", &collectives, "Names of the collectives, in numerical order.");
+  m.def("collectives", &names<Collective>, "Names of the collectives, in numerical order.");
   m.def("takes", &takes_name, py::arg("op"), py::arg("dtype"), "Whether the operator supports the element type.");
   m.def("settings", &settings, "(variable, default, value, meaning) of each environment variable.");
   m.def("instruction_set", &instruction_set, "Vector code in use: baseline, avx2 or avx512.");

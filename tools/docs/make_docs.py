@@ -44,6 +44,7 @@ CPP = {
     "bindings/calls": "a communicator's calls: blocking, nonblocking, or of a fixed signature",
     "bindings/engine": "the engine's operations and their results",
     "bindings/cuda": "what Python sees of the GPU side",
+    "frameworks": "what those of several frameworks share",
     "frameworks/jax": "handlers of XLA's custom calls, for JAX",
     "frameworks/tensorflow": "operations of TensorFlow's graphs",
 }

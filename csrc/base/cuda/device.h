@@ -58,6 +58,12 @@ class QuietlyOn {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
+inline int device_attribute(cudaDeviceAttr which, int device) {
+  int value = 0;
+  check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
+  return value;
+}
+
 // A kernel as the runtime's launch functions take it: the typed form of CUDA 12 does not take functions.
 template <class F>
 auto launchable(F* kernel) {

@@ -9,20 +9,12 @@
 #include "bindings/bindings.h"
 
 namespace pc {
-namespace {
-
-// numpy.dtype objects seen so far; each is kept alive, so that its address is not reused.
-std::unordered_map<PyObject*, Dtype>& known_descriptors() {
-  static auto* known = new std::unordered_map<PyObject*, Dtype>;
-  return *known;
-}
-
-}  // namespace
 
 Dtype dtype_of(py::handle descriptor) {
   static std::pair<PyObject*, Dtype> last{};  // a call's arrays have one; under the GIL
   if (descriptor.ptr() == last.first) return last.second;
-  auto& known = known_descriptors();
+  // numpy.dtype objects seen so far; each is kept alive, so that its address is not reused.
+  static auto& known = *new std::unordered_map<PyObject*, Dtype>;
   const auto found = known.find(descriptor.ptr());
   if (found != known.end()) return (last = *found).second;
   const Dtype dtype = find_dtype(py::str(descriptor).cast<std::string>());
@@ -121,7 +113,6 @@ bool makes_plain(py::handle x) { return is_numpy(x) || is_plain_tensor(x); }
 py::object pinned(const py::object& array) { return is_plain_tensor(array) ? storage_of(array) : array; }
 
 void bind_array(py::module_& m) {
-  m.def("is_numpy", &is_numpy, py::arg("array"), "Whether the argument is exactly a numpy.ndarray, not of a subclass.");
   m.def(
       "dtype_name",
       [](const py::object& descriptor) -> std::optional<std::string> {

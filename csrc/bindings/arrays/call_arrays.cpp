@@ -9,9 +9,8 @@
 #include "bindings/bindings.h"
 
 namespace pc {
-namespace {
 
-const Collective& collective_of(const std::string& name) {
+Collective collective_named(const std::string& name) {
   static const std::map<std::string, Collective> known = [] {
     std::map<std::string, Collective> names;
     for (size_t i = 0; i < static_cast<size_t>(Collective::count); ++i)
@@ -22,6 +21,8 @@ const Collective& collective_of(const std::string& name) {
   if (found == known.end()) throw InvalidArgument("there is no collective named " + name);
   return found->second;
 }
+
+namespace {
 
 // From (address, elements, dtype, writable), a NumPy array or a Buffer.
 ArrayView read_view(const py::object& array, const char* what) {
@@ -50,7 +51,7 @@ void check(const std::string& collective, int32_t rank, int32_t size, int32_t ro
   const std::vector<int64_t> blocks = counts.value_or(std::vector<int64_t>{});
   if (rank < 0 || rank >= size)
     throw InvalidArgument("rank " + std::to_string(rank) + " is not one of " + std::to_string(size) + " ranks");
-  const CallShape call{collective_of(collective), rank, size, root, blocks};
+  const CallShape call{collective_named(collective), rank, size, root, blocks};
   check_counts(call);
   CallArrays a = read(x, out);
   if (traits(call.collective).in_blocks()) a.count = sum_of(blocks);
@@ -60,7 +61,7 @@ void check(const std::string& collective, int32_t rank, int32_t size, int32_t ro
 int placement(const std::string& collective, const py::object& x, const py::object& out, bool x_shared,
               bool out_shared) {
   return placement_of(
-      traits(collective_of(collective)), read(x, out), [&] { return x_shared; }, [&] { return out_shared; });
+      traits(collective_named(collective)), read(x, out), [&] { return x_shared; }, [&] { return out_shared; });
 }
 
 }  // namespace
@@ -91,8 +92,7 @@ void bind_call_arrays(py::module_& m) {
   m.def("placement", &placement, py::arg("collective"), py::arg("x"), py::arg("out"), py::arg("x_shared"),
         py::arg("out_shared"),
         "Which arrays of a call peers may access directly: 1 the input, 2 the output, 4 in place. `x_shared`, "
-        "`out_shared`: "
-        "whether peers have mapped their memory.");
+        "`out_shared`: whether peers have mapped their memory.");
   m.def("timeout_of", &read_timeout, py::arg("timeout"),
         "A call's timeout in seconds; None: PYCOLLECTIVE_TIMEOUT. Raises ValueError or TypeError.");
 }

@@ -30,7 +30,7 @@ ArrayView read(const Tensor& t, bool read_only, bool strided = false) {
 }
 
 // Asks for the versioned protocol, the only one that reports whether an array is read-only.
-py::object export_capsule(const py::object& array) {
+py::object call_dlpack(const py::object& array) {
   try {
     return array.attr("__dlpack__")(py::arg("max_version") = py::make_tuple(1, 0));
   } catch (py::error_already_set& error) {
@@ -39,29 +39,19 @@ py::object export_capsule(const py::object& array) {
   return array.attr("__dlpack__")();
 }
 
-// The tensor in an unused capsule, and whether it is of the versioned kind.
-std::pair<void*, bool> managed_in(const py::object& capsule) {
+Export export_by_capsule(const py::object& array) {
+  const py::object capsule = call_dlpack(array);
   if (PyCapsule_CheckExact(capsule.ptr()) == 0)
     throw py::type_error("__dlpack__ did not return a capsule but a " + std::string(py::str(py::type::of(capsule))));
-  const char* name = PyCapsule_GetName(capsule.ptr());
-  const bool versioned = name != nullptr && std::string_view(name) == "dltensor_versioned";
-  if (name == nullptr || (!versioned && std::string_view(name) != "dltensor"))
-    throw py::type_error("__dlpack__ did not return an unused DLPack capsule");
-  void* managed = PyCapsule_GetPointer(capsule.ptr(), name);
-  if (versioned && static_cast<ManagedVersioned*>(managed)->major != 1)
-    throw py::type_error("DLPack version " + std::to_string(static_cast<ManagedVersioned*>(managed)->major) +
-                         " is not supported");
-  return {managed, versioned};
+  return owned(capsule);
 }
 
 using DlpackLayout = py::typing::Tuple<py::int_, py::typing::Tuple<py::int_, py::ellipsis>>;
 
 // The device type and shape of arrays that do not provide them themselves.
 DlpackLayout describe(const py::object& array) {
-  const py::object capsule = export_capsule(array);  // unused, so it deletes the tensor itself
-  const auto [managed, versioned] = managed_in(capsule);
-  const Tensor& tensor =
-      versioned ? static_cast<ManagedVersioned*>(managed)->tensor : static_cast<Managed*>(managed)->tensor;
+  const Export made = export_by_capsule(array);
+  const Tensor& tensor = *made.tensor;
   count_of(tensor, 1);  // refuses invalid extents
   py::tuple shape(tensor.ndim);
   for (int32_t d = 0; d < tensor.ndim; ++d) shape[static_cast<size_t>(d)] = tensor.shape[d];
@@ -137,7 +127,7 @@ ManagedVersioned* export_owned(py::handle array) {
   if (producer.api->export_owned(array.ptr(), &owned) != 0) owned = nullptr;
   if (PyErr_Occurred() != nullptr) PyErr_Clear();
   if (owned == nullptr || owned->major == 1) return owned;
-  if (owned->deleter != nullptr) owned->deleter(owned);
+  free_export<ManagedVersioned>(owned);
   return nullptr;
 }
 
@@ -206,50 +196,16 @@ py::object storage_of(const py::object& tensor) {
 }
 
 Buffer::Buffer(py::object array, bool strided) {
-  if (ManagedVersioned* owned = export_owned(array)) {
-    versioned_ = true;
-    managed_ = owned;
-    try {
-      take(owned->tensor, owned->flags, strided);
-    } catch (...) {
-      release();
-      throw;
-    }
-    return;
-  }
-  const py::object capsule = export_capsule(array);
-  const auto [managed, versioned] = managed_in(capsule);
-  versioned_ = versioned;
-  if (versioned) {
-    const auto* m = static_cast<ManagedVersioned*>(managed);
-    take(m->tensor, m->flags, strided);
-  } else {
-    take(static_cast<Managed*>(managed)->tensor, 0, strided);
-  }
-  managed_ = managed;  // owned by this object from here on
-  PyCapsule_SetName(capsule.ptr(), versioned_ ? "used_dltensor_versioned" : "used_dltensor");
-}
-
-void Buffer::take(const Tensor& tensor, uint64_t flags, bool strided) {
-  view = read(tensor, (flags & (flag_read_only | flag_copied)) != 0, strided);  // writes to a copy would be lost
+  ManagedVersioned* const managed = export_owned(array);
+  Export made = managed != nullptr ? owned(managed) : export_by_capsule(array);
+  const Tensor& tensor = *made.tensor;
+  view = read(tensor, made.read_only, strided);
+  held_ = std::move(made.held);
   if (contiguous(tensor)) return;
   extents.assign(tensor.shape, tensor.shape + tensor.ndim);
   for (int32_t d = 0; d < tensor.ndim; ++d)
     strides.push_back(checked_mul(tensor.strides[d], static_cast<int64_t>(size_of(view.dtype)), "a stride"));
   view.writable = false;
-}
-
-Buffer::~Buffer() { release(); }
-
-void Buffer::release() {
-  if (managed_ == nullptr) return;
-  if (versioned_) {
-    auto* m = static_cast<ManagedVersioned*>(managed_);
-    if (m->deleter != nullptr) m->deleter(m);
-  } else {
-    auto* m = static_cast<Managed*>(managed_);
-    if (m->deleter != nullptr) m->deleter(m);
-  }
 }
 
 namespace {

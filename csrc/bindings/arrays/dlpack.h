@@ -2,9 +2,13 @@
 // https://dmlc.github.io/dlpack/latest/c_api.html
 #pragma once
 
+#include <pybind11/pybind11.h>
+
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/checked.h"
 #include "dtype/table.h"
@@ -52,6 +56,38 @@ struct ManagedVersioned {
   uint64_t flags;
   Tensor tensor;
 };
+
+// What a library has exported; freed with its owner.
+struct Export {
+  std::unique_ptr<void, void (*)(void*)> held;
+  const Tensor* tensor;
+  bool read_only;  // or a copy: writes would be lost
+};
+
+template <class M>
+void free_export(void* managed) {
+  auto* m = static_cast<M*>(managed);
+  if (m->deleter != nullptr) m->deleter(m);
+}
+
+// These take it over.
+inline Export owned(ManagedVersioned* m) {
+  return {{m, free_export<ManagedVersioned>}, &m->tensor, (m->flags & (flag_read_only | flag_copied)) != 0};
+}
+inline Export owned(Managed* m) { return {{m, free_export<Managed>}, &m->tensor, false}; }
+// Throws py::type_error, unless it is an unused capsule.
+inline Export owned(const pybind11::object& capsule) {
+  const char* name = PyCapsule_GetName(capsule.ptr());
+  const bool versioned = name != nullptr && std::string_view(name) == "dltensor_versioned";
+  if (name == nullptr || (!versioned && std::string_view(name) != "dltensor"))
+    throw pybind11::type_error("__dlpack__ did not return an unused DLPack capsule");
+  void* managed = PyCapsule_GetPointer(capsule.ptr(), name);
+  if (versioned && static_cast<ManagedVersioned*>(managed)->major != 1)
+    throw pybind11::type_error("DLPack version " + std::to_string(static_cast<ManagedVersioned*>(managed)->major) +
+                               " is not supported");
+  PyCapsule_SetName(capsule.ptr(), versioned ? "used_dltensor_versioned" : "used_dltensor");
+  return versioned ? owned(static_cast<ManagedVersioned*>(managed)) : owned(static_cast<Managed*>(managed));
+}
 
 // A library's C interface to its arrays (type.__dlpack_c_exchange_api__); only what is used here.
 struct ExchangeApi {

@@ -11,13 +11,6 @@ namespace {
 // Of each of two messages that proceed at the same time.
 constexpr std::chrono::microseconds kShortestTurn(20), kLongestTurn(4000);
 
-std::shared_ptr<Task> submit(const std::shared_ptr<Team>& team, Operation operation) {
-  team->require_sound();
-  auto task = std::make_shared<Task>(team, std::move(operation), nullptr);
-  Progress::instance().submit(task);
-  return task;
-}
-
 bool has_moved(const Cursor& before, const Cursor& after) {
   return before.entered != after.entered || before.tile != after.tile || before.position != after.position;
 }
@@ -63,16 +56,11 @@ Operation FixedCall::operation(const void* input, void* output) const {
   return made;
 }
 
-void FixedCall::require_turn() const {
-  team_->one_call.require_other();
-  Progress::require_other_thread(team_->name());
-}
-
 void FixedCall::run(const void* input, void* output) const {
   Operation made = operation(input, output);
   if (team_->queued.load(std::memory_order_acquire) > 0) {
-    require_turn();
-    submit(team_, std::move(made))->wait(-1);
+    require_turn(*team_);
+    submit(team_, std::move(made), nullptr)->wait(-1);
     return;
   }
   if (Progress::releasing.load(std::memory_order_relaxed)) Progress::require_other_thread(team_->name());
@@ -85,9 +73,10 @@ void FixedCall::run_both(const FixedCall& send, const void* input, const FixedCa
   Operation sending = send.operation(input, nullptr), receiving = receive.operation(nullptr, output);
   const auto queued = [](const FixedCall& call) { return call.team_->queued.load(std::memory_order_acquire) > 0; };
   if (queued(send) || queued(receive)) {
-    send.require_turn();
-    receive.require_turn();
-    const auto first = submit(send.team_, std::move(sending)), second = submit(receive.team_, std::move(receiving));
+    require_turn(*send.team_);
+    require_turn(*receive.team_);
+    const auto first = submit(send.team_, std::move(sending), nullptr);
+    const auto second = submit(receive.team_, std::move(receiving), nullptr);
     second->wait(-1);
     first->wait(-1);
     return;

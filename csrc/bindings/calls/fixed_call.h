@@ -29,7 +29,6 @@ class FixedCall {
 
  private:
   Operation operation(const void* input, void* output) const;
-  void require_turn() const;
 
   TeamCall* call_;
   std::shared_ptr<Team> team_;

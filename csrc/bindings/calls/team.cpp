@@ -79,9 +79,9 @@ std::unique_ptr<TeamCall> make_team(std::shared_ptr<Segment> segment, int32_t ra
   for (const auto& [peer, each] : others)
     sockets.push_back({peer, std::get<0>(each), std::get<1>(each), std::get<2>(each)});
   if (here.empty() && others.empty()) here = Team::all_of(size);
-  return std::make_unique<TeamCall>(required(std::move(segment)), rank, size, scratch_bytes, std::move(world_ranks),
-                                    std::move(name), threads, std::move(planner), std::move(here), sockets,
-                                    ucx.value_or(nullptr));
+  auto team = std::make_shared<Team>(required(std::move(segment)), rank, size, scratch_bytes, std::move(world_ranks),
+                                     std::move(name), threads, std::move(here), sockets, ucx.value_or(nullptr));
+  return std::make_unique<TeamCall>(std::move(team), std::move(planner));
 }
 
 void set_patience(const TeamCall& self, double spin_us, double yield_us, double awake_us) {
@@ -119,6 +119,11 @@ void write_mail(const Team& team, const std::string& text) {
 }  // namespace
 
 void bind_team(py::module_& m) {
+  const auto report = [](Fault fault) {
+    return [fault](const TeamCall& self, int32_t rank, const std::string& text) {
+      self.team()->poison(fault, rank, text);
+    };
+  };
   m.attr("ALWAYS_STAGED") = kAlwaysStaged;
   m.attr("ALWAYS_STAGED_BETWEEN_HOSTS") = kAlwaysStagedBetweenHosts;
   py::module_::import("atexit").attr("register")(py::cpp_function(python_ends));
@@ -149,13 +154,6 @@ void bind_team(py::module_& m) {
             return std::make_shared<Window>(self.team(), required(std::move(segment)), id, stride, bytes);
           },
           py::arg("segment"), py::arg("id"), py::arg("stride"), py::arg("bytes"))
-      .def(
-          "in_window",
-          [](const TeamCall& self, const py::object& x) {
-            const ArrayView view = view_of(x, "x");
-            return self.team()->locate(view.data, view.count * size_of(view.dtype)).window >= 0;
-          },
-          py::arg("x"))
       .def("watch_peers", [](const TeamCall& self) { self.team()->watch_peers(); })
       .def("set_patience", &set_patience, py::arg("spin_us"), py::arg("yield_us"), py::arg("awake_us") = 0.0)
       .def(
@@ -170,24 +168,9 @@ void bind_team(py::module_& m) {
                                self.team()->listen();
                                return self.team()->poisoned();
                              })
-      .def(
-          "report_lost",
-          [](const TeamCall& self, int32_t rank, const std::string& text) {
-            self.team()->poison(Fault::peer_lost, rank, text);
-          },
-          py::arg("rank"), py::arg("text"))
-      .def(
-          "report_mismatch",
-          [](const TeamCall& self, int32_t rank, const std::string& text) {
-            self.team()->poison(Fault::mismatch, rank, text);
-          },
-          py::arg("rank"), py::arg("text"))
-      .def(
-          "report_timeout",
-          [](const TeamCall& self, int32_t rank, const std::string& text) {
-            self.team()->poison(Fault::timeout, rank, text);
-          },
-          py::arg("rank"), py::arg("text"))
+      .def("report_lost", report(Fault::peer_lost), py::arg("rank"), py::arg("text"))
+      .def("report_mismatch", report(Fault::mismatch), py::arg("rank"), py::arg("text"))
+      .def("report_timeout", report(Fault::timeout), py::arg("rank"), py::arg("text"))
       .def(
           "give_up",
           [](const TeamCall& self, const std::string& text) {
@@ -205,11 +188,7 @@ void bind_team(py::module_& m) {
       .def_property_readonly("closed", &TeamCall::closed)
       .def("require_open", &TeamCall::require_open, "Raise if it has been closed, or belongs to a parent process.")
       .def(
-          "require_turn",
-          [](const TeamCall& self) {
-            self.team()->one_call.require_other();
-            Progress::require_other_thread(self.team()->name());
-          },
+          "require_turn", [](const TeamCall& self) { require_turn(*self.team()); },
           "Raise if the caller is already inside a call of the communicator.")
       .def(
           "gone",

@@ -104,15 +104,20 @@ size_t PlanKeyHash::operator()(const PlanKey& key) const {
   return hash ^ hash >> 32;
 }
 
-TeamCall::TeamCall(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
-                   std::vector<int32_t> world_ranks, std::string name, bool threads, py::object planner,
-                   std::vector<int32_t> here, const std::vector<Sockets>& others, const std::shared_ptr<UcxWorker>& ucx)
-    : team_(std::make_shared<Team>(std::move(segment), rank, size, scratch_bytes, std::move(world_ranks),
-                                   std::move(name), threads, std::move(here), others, ucx)),
-      planner_(std::move(planner)) {}
-
 std::unique_ptr<TeamCall> TeamCall::channel(int32_t sender, int32_t receiver, py::object planner) const {
   return std::make_unique<TeamCall>(std::make_shared<Team>(*team_, sender, receiver), std::move(planner));
+}
+
+void require_turn(const Team& team) {
+  team.one_call.require_other();
+  Progress::require_other_thread(team.name());
+}
+
+std::shared_ptr<Task> submit(const std::shared_ptr<Team>& team, Operation operation, std::shared_ptr<void> keep) {
+  team->require_sound();
+  auto task = std::make_shared<Task>(team, std::move(operation), std::move(keep));
+  Progress::instance().submit(task);
+  return task;
 }
 
 void TeamCall::read_input(const py::object& x, Arrays& a) const {
@@ -309,10 +314,9 @@ void TeamCall::run(Operation& operation, const py::object& x, const py::object& 
 
 // Runs after the nonblocking calls in flight.
 void TeamCall::run_queued(Operation operation, const py::object& x, const py::object& out) {
-  team_->one_call.require_other();
-  Progress::require_other_thread(team_->name());
+  require_turn(*team_);
   const std::string description = operation.describe();
-  const std::shared_ptr<Task> task = submit(std::move(operation), x, out);
+  const std::shared_ptr<Task> task = submit(team_, std::move(operation), keep_alive(x, out));
   try {
     wait_for(*task, std::nullopt);
   } catch (const py::error_already_set&) {  // Ctrl-C: as in any other blocked call
@@ -321,13 +325,6 @@ void TeamCall::run_queued(Operation operation, const py::object& x, const py::ob
     while (!task->done()) std::this_thread::sleep_for(std::chrono::microseconds(100));  // then the arrays are released
     throw;
   }
-}
-
-std::shared_ptr<Task> TeamCall::submit(Operation operation, const py::object& x, const py::object& out) const {
-  team_->require_sound();
-  auto task = std::make_shared<Task>(team_, std::move(operation), keep_alive(x, out));
-  Progress::instance().submit(task);
-  return task;
 }
 
 py::object TeamCall::call(int collective_number, py::object x, py::object out, const py::object& op,
@@ -363,7 +360,7 @@ py::object TeamCall::call(int collective_number, py::object x, py::object out, c
 
 Outcome TeamCall::finish(Operation&& operation, const py::object& x, const py::object& out, bool nonblocking,
                          const py::object& result, const LateTimeout* late_timeout) {
-  if (nonblocking) return {result, submit(std::move(operation), x, out)};
+  if (nonblocking) return {result, submit(team_, std::move(operation), keep_alive(x, out))};
   run(operation, x, out, late_timeout);
   return {result, nullptr};
 }

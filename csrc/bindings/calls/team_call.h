@@ -55,14 +55,16 @@ struct Outcome {
   std::shared_ptr<Task> task;  // of a nonblocking call
 };
 
+// Throws if the caller is already inside a call of the communicator.
+void require_turn(const Team& team);
+// Begins a nonblocking call; `keep`: its arrays.
+std::shared_ptr<Task> submit(const std::shared_ptr<Team>& team, Operation operation, std::shared_ptr<void> keep);
+
 class TeamCall {
  public:
   // planner(collective, topology, bytes, root, placement, op, dtype) ->
   //   (Schedule, topology's label, digest of its program, operator number, custom function's address, digest of its
   //   code, the operator's name)
-  TeamCall(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
-           std::vector<int32_t> world_ranks, std::string name, bool threads, py::object planner,
-           std::vector<int32_t> here, const std::vector<Sockets>& others, const std::shared_ptr<UcxWorker>& ucx);
   TeamCall(std::shared_ptr<Team> team, py::object planner) : team_(std::move(team)), planner_(std::move(planner)) {}
 
   // `x` or `out` may be None if the rank has none; an `out` of None is created if it has the shape of x.
@@ -115,7 +117,6 @@ class TeamCall {
                  const py::object& result, const LateTimeout* late_timeout = nullptr);
   void run(Operation& operation, const py::object& x, const py::object& out, const LateTimeout* late_timeout = nullptr);
   void run_queued(Operation operation, const py::object& x, const py::object& out);
-  std::shared_ptr<Task> submit(Operation operation, const py::object& x, const py::object& out) const;
 
   Arrays read(const py::object& x, const py::object& out) const;
   void read_input(const py::object& x, Arrays& arrays) const;

@@ -22,46 +22,8 @@ constexpr int32_t kDeviceCuda = 2, kDeviceCudaManaged = 13;
 // Another library's array, held by its capsule.
 class View {
  public:
-  explicit View(py::object capsule) {
-    const char* name = PyCapsule_GetName(capsule.ptr());
-    versioned_ = name != nullptr && std::string(name) == "dltensor_versioned";
-    if (name == nullptr || (!versioned_ && std::string(name) != "dltensor"))
-      throw py::type_error("__dlpack__ did not return an unused DLPack capsule");
-    void* managed = PyCapsule_GetPointer(capsule.ptr(), name);
-    const Tensor* t = nullptr;
-    if (versioned_) {
-      const auto* m = static_cast<ManagedVersioned*>(managed);
-      if (m->major != 1) throw py::type_error("DLPack version " + std::to_string(m->major) + " is not supported");
-      t = &m->tensor;
-      read_only = (m->flags & (flag_read_only | flag_copied)) != 0;  // writes to a copy would be lost
-    } else {
-      t = &static_cast<Managed*>(managed)->tensor;
-    }
-    read(*t);
-    managed_ = managed;
-    PyCapsule_SetName(capsule.ptr(), versioned_ ? "used_dltensor_versioned" : "used_dltensor");
-  }
-  ~View() {
-    if (managed_ == nullptr) return;
-    if (versioned_) {
-      auto* m = static_cast<ManagedVersioned*>(managed_);
-      if (m->deleter != nullptr) m->deleter(m);
-    } else {
-      auto* m = static_cast<Managed*>(managed_);
-      if (m->deleter != nullptr) m->deleter(m);
-    }
-  }
-  View(const View&) = delete;
-
-  uintptr_t address = 0;
-  std::vector<int64_t> shape;
-  std::string dtype;
-  int device = 0;
-  bool contiguous = true;
-  bool read_only = false;
-
- private:
-  void read(const Tensor& t) {
+  explicit View(const py::object& capsule) : export_(owned(capsule)) {
+    const Tensor& t = *export_.tensor;
     if (t.device.type != kDeviceCuda && t.device.type != kDeviceCudaManaged)
       throw py::type_error("the array is not in the memory of a CUDA device (DLPack device type " +
                            std::to_string(t.device.type) + ")");
@@ -73,9 +35,18 @@ class View {
     shape.assign(t.shape, t.shape + t.ndim);
     contiguous = dlpack::contiguous(t);
     address = reinterpret_cast<uintptr_t>(t.data) + t.byte_offset;
+    read_only = export_.read_only;
   }
-  void* managed_ = nullptr;
-  bool versioned_ = false;
+
+  uintptr_t address = 0;
+  std::vector<int64_t> shape;
+  std::string dtype;
+  int device = 0;
+  bool contiguous = true;
+  bool read_only = false;
+
+ private:
+  const Export export_;
 };
 
 // Our own array: C-contiguous, in memory owned by `owner`.
@@ -87,21 +58,16 @@ class DeviceArray {
         address(address_),
         shape(std::move(shape_)),
         dtype(dtype_named(dtype_)),
-        device(device_) {
-    checked_count(shape, static_cast<int64_t>(size_of(dtype)), "shape");
-  }
+        count(checked_count(shape, static_cast<int64_t>(size_of(dtype)), "shape")),
+        device(device_) {}
   py::object owner;
   uintptr_t address;
   std::vector<int64_t> shape;
   Dtype dtype;
+  int64_t count;
   int device;
 
-  int64_t count() const {
-    int64_t product = 1;
-    for (const int64_t extent : shape) product *= extent;
-    return product;
-  }
-  size_t bytes() const { return static_cast<size_t>(count()) * size_of(dtype); }
+  size_t bytes() const { return static_cast<size_t>(count) * size_of(dtype); }
 };
 
 // Contents of our DLPack capsules: the array, and the integers that the structure points to.
@@ -189,7 +155,7 @@ void copy_all(const DeviceArray& a, py::buffer host, bool to_host, uintptr_t str
 void bind_cuda_array(py::module_& m) {
   py::class_<View>(m, "DlpackView", py::module_local(),
                    "Another library's CUDA array, from its DLPack capsule; not copied.")
-      .def(py::init<py::object>(), py::arg("capsule"))
+      .def(py::init<const py::object&>(), py::arg("capsule"))
       .def_readonly("address", &View::address)
       .def_property_readonly("shape", [](const View& v) { return py::tuple(py::cast(v.shape)); })
       .def_readonly("dtype", &View::dtype)
@@ -206,7 +172,7 @@ void bind_cuda_array(py::module_& m) {
       .def_property_readonly("shape", [](const DeviceArray& a) { return py::tuple(py::cast(a.shape)); })
       .def_property_readonly("dtype", [](const DeviceArray& a) { return std::string(name_of(a.dtype)); })
       .def_readonly("device", &DeviceArray::device)
-      .def_property_readonly("size", &DeviceArray::count, "Elements.")
+      .def_readonly("size", &DeviceArray::count, "Elements.")
       .def_property_readonly("nbytes", &DeviceArray::bytes)
       .def(
           "copy_from_host",

@@ -64,17 +64,6 @@ std::optional<int> device_of(uintptr_t address) {
   return attributes.device;
 }
 
-// Each device has its own default stream: if `device` is given, its default stream is meant.
-class On {
- public:
-  explicit On(std::optional<int> device) {
-    if (device) on_.emplace(*device);
-  }
-
- private:
-  std::optional<OnDevice> on_;
-};
-
 bool capturing(uintptr_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(stream_of(stream), &status), "cudaStreamIsCapturing");
@@ -182,7 +171,8 @@ void bind_cuda_runtime(py::module_& m) {
   m.def(
       "copy",
       [](uintptr_t into, uintptr_t from, size_t bytes, uintptr_t stream, std::optional<int> device) {
-        const On on(device);
+        std::optional<OnDevice> on;  // each device has its own default stream
+        if (device) on.emplace(*device);
         check(cudaMemcpyAsync(reinterpret_cast<void*>(into), reinterpret_cast<const void*>(from), bytes,
                               cudaMemcpyDefault, stream_of(stream)),
               "cudaMemcpyAsync");
@@ -193,7 +183,8 @@ void bind_cuda_runtime(py::module_& m) {
       "synchronize",
       [](uintptr_t stream, std::optional<int> device) {
         const CaptureAside aside;
-        const On on(device);
+        std::optional<OnDevice> on;
+        if (device) on.emplace(*device);
         check(cudaStreamSynchronize(stream_of(stream)), "cudaStreamSynchronize");
       },
       py::arg("stream"), py::arg("device") = py::none(), free_of_gil);

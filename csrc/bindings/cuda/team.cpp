@@ -63,7 +63,6 @@ void bind_cuda_team(py::module_& m) {
   const auto free_of_gil = py::call_guard<py::gil_scoped_release>();
   m.attr("MOST_RANKS") = kMostRanks;
   m.attr("MOST_VIRTUAL_RANKS") = kMostVirtual;
-  m.attr("MOST_CHANNELS") = kMostChannels;
   py::class_<CustomOperator, std::shared_ptr<CustomOperator>>(m, "CustomOperator", py::module_local(),
                                                               "A user-defined operator, compiled for one element type.")
       .def("load", &CustomOperator::load, py::arg("device"), free_of_gil,
@@ -72,10 +71,7 @@ void bind_cuda_team(py::module_& m) {
                                           "The reusable part of a call.")
       .def_readonly("low_latency", &Plan::low_latency)
       .def_property_readonly("placement", [](const Plan& p) { return p.low_latency ? 0u : p.schedule.placement; })
-      .def_readonly("channels", &Plan::most_channels, "Largest number of blocks of a rank.")
-      .def_property_readonly("tiles", [](const Plan& p) { return p.low_latency ? 1 : p.schedule.plan.tiles; })
-      .def_property_readonly("tile_elements",
-                             [](const Plan& p) { return p.low_latency ? 0 : p.schedule.plan.tile_elements; });
+      .def_readonly("channels", &Plan::most_channels, "Largest number of blocks of a rank.");
 
   py::class_<Team, std::shared_ptr<Team>>(m, "Team", py::module_local(), py::release_gil_before_calling_cpp_dtor(),
                                           "One process's part of a communicator on GPUs.")
@@ -83,9 +79,7 @@ void bind_cuda_team(py::module_& m) {
            py::arg("device"), py::arg("size"), py::arg("first_rank"), py::arg("ranks_here"), py::arg("mailboxes"),
            py::arg("channels"), py::arg("scratch_bytes"), py::arg("shared"), py::arg("plan_bytes"), free_of_gil,
            "`shared`: the device also runs other ranks of the communicator. `plan_bytes`: size of the memory for plans "
-           "to "
-           "begin "
-           "with.")
+           "to begin with.")
       .def_static("mailbox_bytes", &Team::mailbox_bytes, py::arg("size"), py::arg("channels"), py::arg("scratch_bytes"))
       .def_static("most_channels", &Team::most_channels, py::arg("device"), py::arg("sharing"),
                   "Blocks that each of `sharing` ranks on the device can run concurrently; 0: too many ranks.")
@@ -156,8 +150,7 @@ void bind_cuda_team(py::module_& m) {
           py::arg("plan"), py::arg("buffers"), py::arg("stream"), py::arg("max_channels"), py::arg("timeout"),
           py::arg("copies") = py::tuple(),
           "Enqueue a call on the stream: (input, output) addresses for each local rank. `copies`: (into, source, "
-          "bytes) "
-          "copies to run before it, after all earlier calls of the team.")
+          "bytes) copies to run before it, after all earlier calls of the team.")
       .def("fault", &fault_of, "(kind, rank, peer, call, expected, found) of the first fault, or None.")
       .def("abort", &Team::abort, "Make the kernels in flight give up.");
 }

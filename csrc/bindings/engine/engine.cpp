@@ -288,9 +288,8 @@ void bind_engine(py::module_& m) {
       .def("reduce_group", &PyEngine::reduce_group, py::arg("label"), py::arg("tensors"), py::arg("op"),
            py::arg("prescale"), py::arg("postscale"), py::arg("make"), py::arg("least"),
            "Allreduces of plain torch tensors in CPU memory as a group, named label(), several with numbers; waits for "
-           "them. "
-           "Results of `least` bytes or more are made by make(tensor); make=None: in place. Returns them in a list; "
-           "None, before label() is called: submit items instead.")
+           "them. Results of `least` bytes or more are made by make(tensor); make=None: in place. Returns them in a "
+           "list; None, before label() is called: submit items instead.")
       .def("loop", &PyEngine::loop, "Body of the engine's thread; returns after close().")
       .def("close", &PyEngine::close)
       .def(
@@ -311,8 +310,8 @@ void bind_engine(py::module_& m) {
           "trace", [](PyEngine& self, bool on) { self.engine().timeline().start(on); }, py::arg("on"))
       .def("take_events", &take_events,
            "Events since the last call: [(phase, collective, operation, begin, end)], [(begin, end, chunk, tile, "
-           "source ranks, "
-           "target ranks, counter, ranks that wait for it, [(peer, its counter)])]; ns of time.monotonic_ns().");
+           "source ranks, target ranks, counter, ranks that wait for it, [(peer, its counter)])]; ns of "
+           "time.monotonic_ns().");
   m.def("report_on_signal", &report_on_signal, py::arg("number"),
         "Make engines report to standard error which operations wait for which ranks, on this signal.");
   m.def("reports_wanted", [] { return Engine::reports_wanted.load(); }, "How often that signal has been received.");

@@ -88,9 +88,9 @@ py::object get(const py::handle& object, const char* name) {
 }
 
 engine::Kind kind_named(const std::string& name) {
-  for (size_t i = 0; i < static_cast<size_t>(engine::Kind::count); ++i)
-    if (name == engine::name_of(static_cast<engine::Kind>(i))) return static_cast<engine::Kind>(i);
-  throw InvalidArgument("the engine has no collective '" + name + "'");
+  const auto kind = find_named<engine::Kind>(name);
+  if (kind == engine::Kind::count) throw InvalidArgument("the engine has no collective '" + name + "'");
+  return kind;
 }
 
 std::string item_name(const py::object& item) {
@@ -136,9 +136,9 @@ void read_shape(const py::handle& array, int64_t bytes, Announcement& announceme
 }  // namespace
 
 Operator operator_named(const std::string& name) {
-  for (size_t i = 0; i < static_cast<size_t>(Operator::custom); ++i)
-    if (name == name_of(static_cast<Operator>(i))) return static_cast<Operator>(i);
-  throw InvalidArgument("the engine has no operator '" + name + "'");
+  const auto op = find_named<Operator>(name);
+  if (op >= Operator::custom) throw InvalidArgument("the engine has no operator '" + name + "'");
+  return op;
 }
 
 void set_array(Announcement& announcement, const ArrayView& array, std::span<const int64_t> shape) {

@@ -22,9 +22,7 @@ int32_t blocks_of(F* kernel, int threads) {
 
 int32_t load_all(int device) {
   const OnDevice on(device);
-  int most_threads = 0;
-  check(cudaDeviceGetAttribute(&most_threads, cudaDevAttrMaxThreadsPerBlock, device), "cudaDeviceGetAttribute");
-  const int threads = std::min(kThreads, most_threads);
+  const int threads = std::min(kThreads, device_attribute(cudaDevAttrMaxThreadsPerBlock, device));
   int32_t blocks = kMostChannels;
   const auto load = [&](const Kernels& kernels) {
     if (kernels.schedule != nullptr) blocks = std::min(blocks, blocks_of(kernels.schedule, threads));

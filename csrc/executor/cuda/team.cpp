@@ -60,10 +60,20 @@ void launch(void (*kernel)(A), int32_t blocks, int32_t threads, bool cooperative
   else check(cudaLaunchKernel(launchable(kernel), grid, block, parameters, 0, stream), "cudaLaunchKernel");
 }
 
-int attribute(cudaDeviceAttr which, int device) {
-  int value = 0;
-  check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
-  return value;
+ScaleFactors scaling_of(const CallKind& work) {
+  const bool active = work.reduces && (work.prescale != 1.0 || work.divisor != 1.0 || work.postscale != 1.0);
+  return {work.prescale, work.divisor, work.postscale, active ? 1 : 0};
+}
+
+Kernels choose(const CallKind& work, const CustomOperator* custom) {
+  const bool scaled = scaling_of(work).active != 0;
+  if (scaled && !(is_arithmetic(work.op) && work.dtype != Dtype::bool_))
+    throw WrongType(std::string("operator ") + name_of(work.op) + " on " + name_of(work.dtype) +
+                    " takes no prescale or postscale");
+  if (custom != nullptr) return custom->kernels();
+  if (work.weighted) return kernels_of_weighted_sums(work.dtype);
+  if (!work.reduces) return kernels_of_copies();
+  return kernels_for(work.dtype, work.op, scaled);
 }
 
 }  // namespace
@@ -74,9 +84,9 @@ int64_t Team::mailbox_bytes(int32_t size, int32_t channels, int64_t scratch_byte
 
 // One block per multiprocessor is enough to fill it: each of its threads has eight loads in flight.
 int32_t Team::most_channels(int device, int32_t sharing) {
-  if (sharing > 1 && attribute(cudaDevAttrCooperativeLaunch, device) == 0) return 0;
+  if (sharing > 1 && device_attribute(cudaDevAttrCooperativeLaunch, device) == 0) return 0;
   const int32_t each = std::min(load_kernels(device), 1);
-  return std::min(kMostChannels, each * attribute(cudaDevAttrMultiProcessorCount, device) / sharing);
+  return std::min(kMostChannels, each * device_attribute(cudaDevAttrMultiProcessorCount, device) / sharing);
 }
 
 Team::Team(int device, int32_t size, int32_t first_rank, int32_t ranks_here, const std::vector<uintptr_t>& mailboxes,
@@ -86,7 +96,7 @@ Team::Team(int device, int32_t size, int32_t first_rank, int32_t ranks_here, con
       size_(size),
       first_rank_(first_rank),
       ranks_here_(ranks_here),
-      threads_(std::min(kThreads, attribute(cudaDevAttrMaxThreadsPerBlock, device))),
+      threads_(std::min(kThreads, device_attribute(cudaDevAttrMaxThreadsPerBlock, device))),
       shared_(shared || ranks_here > 1),
       mailbox_{size, channels, scratch_bytes} {
   require(size >= 1 && size <= kMostRanks, "a communicator has 1 to 64 ranks on the GPUs of a node");
@@ -212,21 +222,6 @@ Place Team::place(int32_t member, uintptr_t address) const {
   return {Place::nowhere, 0};
 }
 
-ScaleFactors Team::scaling(const CallKind& work) const {
-  const bool active = work.reduces && (work.prescale != 1.0 || work.divisor != 1.0 || work.postscale != 1.0);
-  return {work.prescale, work.divisor, work.postscale, active ? 1 : 0};
-}
-
-Kernels Team::choose(const CallKind& work, const CustomOperator* custom) const {
-  if (scaling(work).active != 0 && !(is_arithmetic(work.op) && work.dtype != Dtype::bool_))
-    throw WrongType(std::string("operator ") + name_of(work.op) + " on " + name_of(work.dtype) +
-                    " takes no prescale or postscale");
-  if (custom != nullptr) return custom->kernels();
-  if (work.weighted) return kernels_of_weighted_sums(work.dtype);
-  if (!work.reduces) return kernels_of_copies();
-  return kernels_for(work.dtype, work.op, scaling(work).active != 0);
-}
-
 PlanView Team::view_of(const Compiled& compiled, size_t element) const {
   const std::vector<Table>& tables = compiled.tables;
   require(tables.size() == static_cast<size_t>(ranks_here_), "one table for each rank here");
@@ -270,7 +265,7 @@ void Team::fill(CallArguments& a, const CallKind& work, const CustomOperator* cu
   a.states = reinterpret_cast<ChannelState*>(states_.data());
   a.host = host_on_device_;
   a.claimed = reinterpret_cast<uint32_t*>(claimed_.data());
-  a.scaling = scaling(work);
+  a.scaling = scaling_of(work);
   a.digest = work.digest;
   a.op = number_of(work.op, work.dtype, a.scaling.active != 0);
   a.custom = custom != nullptr ? custom->address() : 0;

@@ -109,9 +109,7 @@ class Team final : public WaitsForPeers {
     int64_t bytes;
   };
   Place place(int32_t member, uintptr_t address) const;
-  ScaleFactors scaling(const CallKind& work) const;
   void fill(CallArguments& a, const CallKind& work, const CustomOperator* custom) const;
-  Kernels choose(const CallKind& work, const CustomOperator* custom) const;
   PlanView view_of(const Compiled& compiled, size_t element) const;
   // A stream's identity: the id of its capture, or its own if it is not being captured.
   struct StreamIdentity {

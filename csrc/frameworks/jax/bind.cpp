@@ -8,12 +8,6 @@
 namespace pc::jax {
 namespace {
 
-Collective collective_named(const std::string& name) {
-  for (size_t i = 0; i < static_cast<size_t>(Collective::count); ++i)
-    if (name == name_of(static_cast<Collective>(i))) return static_cast<Collective>(i);
-  throw InvalidArgument("there is no collective named " + name);
-}
-
 int64_t plan(const py::object& team, const std::string& collective, const std::string& dtype, int64_t count,
              const py::object& op, int32_t root, std::vector<int64_t> counts, std::string note,
              const py::object& timeout) {
@@ -58,7 +52,6 @@ void bind_jax(py::module_& m) {
   py::class_<jax::GraphCall>(m, "JaxGraphCall", "One execution of a custom call of XLA: a GraphCall.")
       .def_property_readonly("inputs",
                              [](const jax::GraphCall& self) -> py::typing::List<py::object> { return self.inputs(); })
-      .def_property_readonly("is_done", &jax::GraphCall::is_done)
       .def("output", &jax::GraphCall::output, py::arg("index"), py::arg("shape"))
       .def("done", &jax::GraphCall::done, py::arg("error"));
   m.def(

@@ -44,27 +44,13 @@ std::string describe(const py::object& error) {
 
 }  // namespace
 
-void Completion::signal(std::string error, bool failed) {
-  const std::lock_guard lock(mutex_);
-  error_ = std::move(error);
-  failed_ = failed;
-  done_ = true;
-  signalled_.notify_all();  // under the lock: the waiter frees this object
-}
-
-bool Completion::wait() {
-  std::unique_lock lock(mutex_);
-  signalled_.wait(lock, [this] { return done_; });
-  return failed_;
-}
-
 GraphCall::GraphCall(const xla::CallFrame& frame, Completion& completion) : frame_(&frame), completion_(&completion) {
   for (const xla::Buffer* buffer : arrays_of(frame.arguments)) inputs_.append(view_of(*buffer, false));
 }
 
 GraphCall::~GraphCall() {
   if (Completion* completion = std::exchange(completion_, nullptr); completion != nullptr)
-    completion->signal("the call was dropped before it had completed", true);
+    completion->set("the call was dropped before it had completed");
 }
 
 py::object GraphCall::output(int64_t index, const std::vector<int64_t>& shape) const {
@@ -84,8 +70,7 @@ void GraphCall::done(const py::object& error) {
   Completion* completion = std::exchange(completion_, nullptr);  // first: describing an error may release the GIL
   if (completion == nullptr) throw InvalidArgument("the call has completed before");
   inputs_ = py::list();
-  const bool failed = !error.is_none();
-  completion->signal(failed ? describe(error) : std::string(), failed);
+  completion->set(error.is_none() ? std::nullopt : std::optional(describe(error)));
 }
 
 xla::Error* run_python(xla::CallFrame* frame) {
@@ -99,14 +84,16 @@ xla::Error* run_python(xla::CallFrame* frame) {
       try {
         python->starts[py::int_(xla::call_number(*frame))](call);
       } catch (py::error_already_set& problem) {
-        if (call.attr("is_done").cast<bool>()) throw;
-        call.attr("done")(problem.value());
+        auto& made = call.cast<GraphCall&>();
+        if (made.is_done()) throw;
+        made.done(problem.value());
       }
     } catch (const std::exception& problem) {
       return xla::error(*frame, problem.what());
     }
   }
-  return completion.wait() ? xla::error(*frame, completion.error()) : nullptr;
+  const std::optional<std::string> failure = completion.wait();
+  return failure ? xla::error(*frame, *failure) : nullptr;
 }
 
 }  // namespace pc::jax

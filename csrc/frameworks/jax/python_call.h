@@ -1,11 +1,8 @@
 // Calls of Python functions as custom calls of XLA, on views of its memory.
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
-#include <string>
-
 #include "bindings/bindings.h"
+#include "frameworks/completion.h"
 #include "frameworks/jax/xla_ffi.h"
 
 namespace pc::jax {
@@ -17,20 +14,6 @@ struct Python {
   py::object describe;  // (exception) -> text
 };
 extern Python* python;
-
-// The end of a call: signalled on any thread, awaited by the handler.
-class Completion {
- public:
-  void signal(std::string error, bool failed);
-  bool wait();  // without the GIL; true: failed
-  const std::string& error() const { return error_; }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable signalled_;
-  bool done_ = false, failed_ = false;
-  std::string error_;
-};
 
 // One execution, as Python sees it: a GraphCall of pycollective/hvd/graph_call.py.  All members need the GIL.
 class GraphCall {

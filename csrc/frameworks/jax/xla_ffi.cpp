@@ -26,16 +26,6 @@ std::pair<int, int> answer_to(const CallFrame& frame) {
   return known ? std::pair{version.major, version.minor} : unknown;
 }
 
-const char* class_of(Fault fault) {
-  switch (fault) {
-    case Fault::mismatch: return "MismatchError";
-    case Fault::timeout: return "TimeoutError";
-    case Fault::peer_lost: return "PeerLostError";
-    case Fault::nested: return "NestedCallError";
-    default: return "CommunicatorError";
-  }
-}
-
 // Ctrl-C during a call on the main thread: its exception is pending there, and XLA's error would replace it.  The signal
 // is raised again, for the interpreter to handle after XLA has returned.
 void keep_interrupt() {

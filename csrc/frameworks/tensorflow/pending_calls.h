@@ -1,42 +1,18 @@
 // The calls that a function compiled by XLA has started and whose results it has not fetched.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <new>
-#include <optional>
-#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "base/huge_pages.h"
+#include "frameworks/completion.h"
 
 namespace pc::tensorflow {
-
-// What the thread of XLA waits for, without the GIL: Python would end a thread that waits in its code when it ends.
-class Completion {
- public:
-  void set(std::optional<std::string> failure) {
-    const std::lock_guard lock(mutex_);
-    failure_ = std::move(failure);
-    complete_ = true;
-    changed_.notify_all();
-  }
-  std::optional<std::string> wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return complete_; });
-    return failure_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool complete_ = false;
-  std::optional<std::string> failure_;
-};
 
 // Uninitialized memory.
 class Block {

@@ -5,7 +5,24 @@
 #include "base/cuda/deferred_free.h"
 #include "base/cuda/device.h"
 #include "base/cuda/driver.h"
-#include "executor/cuda/custom/programs.h"
+
+// The LTO-IR of kernels.cu, embedded by cmake/custom.cmake: X(Dtype, program).  Booleans are bytes, 0 and 1.
+#define PC_CUSTOM_PROGRAMS(X) \
+  X(bool_, uint8)             \
+  X(int8, int8)               \
+  X(int16, int16)             \
+  X(int32, int32)             \
+  X(int64, int64)             \
+  X(uint8, uint8)             \
+  X(uint16, uint16)           \
+  X(uint32, uint32)           \
+  X(uint64, uint64)           \
+  X(float32, float32)         \
+  X(float64, float64)
+
+#define PC_DECLARE(name, symbol) extern "C" const char pc_custom_##symbol##_begin[], pc_custom_##symbol##_end[];
+PC_CUSTOM_PROGRAMS(PC_DECLARE)
+#undef PC_DECLARE
 
 namespace pc::cuda {
 namespace {

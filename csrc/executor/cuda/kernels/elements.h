@@ -97,16 +97,11 @@ struct Chosen {
   }
 };
 
-template <class Functor, class A, int N>
-PC_FN void apply_each(const Functor& f, A (&acc)[N], const A (&v)[N]) {
-#pragma unroll
-  for (int i = 0; i < N; ++i) acc[i] = f.apply(acc[i], v[i]);
-}
-
 // acc[i] = acc[i] op v[i]
 template <class Op, class A, int N>
 PC_FN void apply_to_all(const Op& op, A (&acc)[N], const A (&v)[N]) {
-  apply_each(op, acc, v);
+#pragma unroll
+  for (int i = 0; i < N; ++i) acc[i] = op.apply(acc[i], v[i]);
 }
 
 // Compares unsigned numbers as if their bits were signed.
@@ -124,14 +119,14 @@ template <class T, bool Arithmetic, class A, int N>
 PC_FN void apply_to_all(const Chosen<T, Arithmetic>& chosen, A (&acc)[N], const A (&v)[N]) {
   constexpr uint8_t kind = taken_kind(kind_of<T>());
   if constexpr (kind_of<T>() == Kind::unsigned_integer && !Arithmetic) {
-    if (chosen.op == kSignedMin) return apply_each(AsSigned<Minimum>{}, acc, v);
-    if (chosen.op == kSignedMax) return apply_each(AsSigned<Maximum>{}, acc, v);
+    if (chosen.op == kSignedMin) return apply_to_all(AsSigned<Minimum>{}, acc, v);
+    if (chosen.op == kSignedMax) return apply_to_all(AsSigned<Maximum>{}, acc, v);
   }
   switch (static_cast<Operator>(chosen.op)) {
 #define PC_CASE(name, functor, takes, meaning)                                             \
   case Operator::name:                                                                     \
     if constexpr (((takes) & kind) != 0 && (!Arithmetic || is_arithmetic(Operator::name))) \
-      return apply_each(functor{}, acc, v);                                                \
+      return apply_to_all(functor{}, acc, v);                                              \
     break;
     PC_OPERATORS(PC_CASE)
 #undef PC_CASE

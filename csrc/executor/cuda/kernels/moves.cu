@@ -56,20 +56,14 @@ __global__ void __launch_bounds__(kMoveThreads) move_all(const __grid_constant__
   }
 }
 
-int64_t attribute(cudaDeviceAttr which, int device) {
-  int value = 0;
-  check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
-  return value;
-}
-
 }  // namespace
 
 void load_moves() { load_kernel(move_all); }
 
 void move_pieces(int device, const Move* moves, size_t count, cudaStream_t stream) {
   const OnDevice on(device);
-  const int64_t most_blocks = kBlocksEach * attribute(cudaDevAttrMultiProcessorCount, device);
-  const int64_t threads = std::min<int64_t>(kMoveThreads, attribute(cudaDevAttrMaxThreadsPerBlock, device));
+  const int64_t most_blocks = kBlocksEach * device_attribute(cudaDevAttrMultiProcessorCount, device);
+  const int64_t threads = std::min<int64_t>(kMoveThreads, device_attribute(cudaDevAttrMaxThreadsPerBlock, device));
   for (size_t first = 0; first < count; first += kMovesPerLaunch) {
     MoveArguments a{};
     int64_t parts = 0;
