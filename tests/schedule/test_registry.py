@@ -24,6 +24,7 @@ from pycollective.schedule import (
     names,
     simulate,
     topology,
+    trace,
     verify_topology,
 )
 from pycollective.schedule.language import registry
@@ -109,6 +110,12 @@ def test_also_rejected() -> None:
         compile("ring", "broadcast", 2, root=2)
     with pytest.raises(TopologyError, match="0 ranks"):
         compile("ring", "broadcast", 0)
+
+
+def test_the_root_is_0_by_default_and_ignored_where_there_is_none() -> None:
+    for call in (trace, compile):
+        assert call("ring", "broadcast", 2).root == 0
+        assert call("ring", "allreduce", 2, 1).root is None
 
 
 def test_parameters_can_be_hashed() -> None:

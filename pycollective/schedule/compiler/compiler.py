@@ -55,8 +55,7 @@ def compile(
         TypeError, ValueError: another argument is invalid.
     """
     instance = registry.get(topology)
-    root = (0 if root is None else root) if collective_named(collective).rooted else None
-    size, root = checked_ranks(instance, size, root)
+    size, root = checked_ranks(instance, collective, size, root)
     checks.instance(placement, "placement", Placement, "a Placement")
     small = checks.flag(small, "small") and hasattr(instance, f"{collective}_small")
     return _compile(instance, collective, size, root, placement, small, numbered(hosts, size))
@@ -105,7 +104,7 @@ def trace(
         topology: a name, "wheel(hub=3)", a class or an instance.
         collective: its name.
         size: the number of ranks.
-        root: if the collective has one; default 0.
+        root: the root if the collective has one (default 0); otherwise ignored.
         small: whether to run the variant for small messages.
         program: an empty program to write to; default a new one.
         hosts: a number for each rank, equal for ranks of one host; empty: they share one. Ignored with `program`.
@@ -118,8 +117,7 @@ def trace(
     """
     instance = registry.get(topology)
     row = registry.info(instance)
-    size, root = checked_ranks(instance, size, root)
-    collective_named(collective)
+    size, root = checked_ranks(instance, collective, size, root)
     if program is not None:
         checks.instance(program, "program", Program, "a Program or None")
     if collective not in row.collectives:
@@ -137,21 +135,22 @@ def trace(
     return program
 
 
-def checked_ranks(topology: object, size: int, root: int | None) -> tuple[int, int | None]:
-    """The number of ranks and the root of a topology's program.
+def checked_ranks(topology: object, collective: str, size: int, root: int | None) -> tuple[int, int | None]:
+    """The number of ranks and the root of a topology's program: 0 by default, None if the collective has no root.
 
     Raises:
+        ProgramError: no such collective.
         TypeError: not integers.
         ValueError: more than MOST_RANKS.
         TopologyError: not a positive number, a number of ranks that the topology does not support, or the root is not
             one of them.
     """
-    name = registry.info(topology).name
+    name, rooted = registry.info(topology).name, collective_named(collective).rooted
     size = checks.integer(size, "size", most=MOST_RANKS)
     if size < 1:
         raise TopologyError(f"{name}: {size} ranks; a schedule needs at least one")
     registry.check_ranks(topology, size)
-    root = None if root is None else checks.integer(root, "root")
+    root = checks.integer(0 if root is None else root, "root") if rooted else None
     if root is not None and not 0 <= root < size:
         raise TopologyError(f"{name}: root {root} is out of range for {size} ranks")
     return size, root

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from pycollective import checks, notebook
-from pycollective.schedule.collectives import COLLECTIVES, collective_named
+from pycollective.schedule.collectives import COLLECTIVES
 from pycollective.schedule.compiler.compiler import checked_ranks, trace
 from pycollective.schedule.language import registry
 from pycollective.schedule.simulator.executions import Executions
@@ -114,8 +114,7 @@ def simulate(
     if network is not None:
         checks.instance(network, "network", Network, "a Network or None")
     instance = registry.get(topology)
-    root = (0 if root is None else root) if collective_named(collective).rooted else None
-    size, root = checked_ranks(instance, size, root)
+    size, root = checked_ranks(instance, collective, size, root)
     if small is None:
         small = registry.takes_small(instance, collective, nbytes)
     small = checks.flag(small, "small") and hasattr(instance, f"{collective}_small")
