@@ -18,7 +18,7 @@ from pycollective.torch.distributed.collectives.operators import operator
 from pycollective.torch.distributed.collectives.reductions import Reductions
 from pycollective.torch.distributed.cuda import cuda
 from pycollective.torch.distributed.execution.streams import StreamWork, put_on_device
-from pycollective.torch.distributed.execution.work import CompletedWork, PendingCalls, PlainWork, Work
+from pycollective.torch.distributed.execution.work import CompletedWork, PendingWorks, PlainWork, Work
 
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
@@ -94,7 +94,7 @@ class ProcessGroup(Reductions, Moving):
         outputs = [x for work in works for x in work.outputs]
         if works and isinstance(works[-1], StreamWork):
             return works[-1].together(outputs)
-        return Work(PendingCalls(works), outputs, None, self._jobs) if later else CompletedWork(outputs, self._jobs)
+        return Work(PendingWorks(works), outputs, None, self._jobs) if later else CompletedWork(outputs, self._jobs)
 
     # -- barriers ------------------------------------------------------------------------------------------------------
 

@@ -61,6 +61,28 @@ def _late(world: World) -> None:
     assert x[0] == 2
 
 
+def test_late_calls_of_a_group_can_be_waited_for_again() -> None:
+    run(2, _late_together, gloo=False)
+
+
+def _late_together(world: World) -> None:
+    outs = [torch.zeros(4, dtype=torch.int64) for _ in range(3)]
+    if world.rank == 1:
+        world.ours.get_group_store().wait(["go"])
+    with dist._coalescing_manager(async_ops=True) as manager:
+        for i, out in enumerate(outs):
+            all_gather_single(out, torch.full((2,), i + world.rank))
+    (work,) = manager.works
+    if world.rank == 0:
+        begin = time.monotonic()
+        with pytest.raises(RuntimeError, match="has not completed yet"):
+            work.wait(timedelta(seconds=0.05))
+        assert time.monotonic() - begin < 10 and not work.is_completed()
+        world.ours.get_group_store().set("go", "on")
+    work.wait()
+    assert [out.tolist() for out in outs] == [[i, i, i + 1, i + 1] for i in range(3)]
+
+
 @pytest.mark.parametrize("later", [False, True])
 def test_the_timeout_of_a_calls_options(later: bool) -> None:
     run(2, _own_timeout, later, gloo=False)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -23,25 +24,38 @@ class PendingCall(Protocol):
     def test(self) -> bool: ...
 
 
-class PendingCalls:
-    """Several calls as one."""
+class PendingWorks:
+    """Several Works as one call."""
 
-    def __init__(self, calls: Sequence[Any]) -> None:
-        self.calls = calls
+    def __init__(self, works: Sequence[Any]) -> None:
+        self.works = works
 
     def wait(self, timeout: float | None = None) -> None:
-        for call in self.calls:
-            call.wait(timeout)
+        for work, seconds in _shares(self.works, timeout):
+            work.wait(None if seconds is None else timedelta(seconds=seconds))
 
     def test(self) -> bool:
-        return all(call.test() for call in self.calls)
+        return all(work.is_completed() for work in self.works)
 
 
-class PendingOperations(PendingCalls):
-    """Operations of the engine, which have `done` instead of `test`."""
+class PendingOperations:
+    """Operations of the engine as one call."""
+
+    def __init__(self, works: Sequence[Any]) -> None:
+        self.works = works
+
+    def wait(self, timeout: float | None = None) -> None:
+        for work, seconds in _shares(self.works, timeout):
+            work.wait(seconds)
 
     def test(self) -> bool:
-        return all(work.done() for work in self.calls)
+        return all(work.done() for work in self.works)
+
+
+def _shares(works: Sequence[Any], timeout: float | None) -> Iterator[tuple[Any, float | None]]:
+    """Each with how long it may be waited for, at least a microsecond, if `timeout` is the limit of all together."""
+    end = 0.0 if timeout is None else time.monotonic() + timeout
+    return ((work, None if timeout is None else max(1e-6, end - time.monotonic())) for work in works)
 
 
 class Future(torch.futures.Future):
