@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pycollective import checks, settings
-from pycollective.comm.bootstrap.detection import MOST_GENERATIONS, is_elastic
+from pycollective.comm.bootstrap.detection import MOST_GENERATIONS, init_timeout, is_elastic
 from pycollective.comm.bootstrap.mpi import MpiBootstrap
 from pycollective.comm.communicator import Communicator
 from pycollective.comm.world import connect
@@ -134,7 +134,7 @@ def _communicator(comm: Any) -> Communicator:
             raise ValueError(f"rank {everyone.rank} is not among the ranks {list(comm)} of init()")
         return part
     if hasattr(comm, "Get_rank"):
-        return connect(MpiBootstrap(comm))
+        return connect(MpiBootstrap(comm, init_timeout()))
     raise ValueError(f"comm must be None, a list of ranks or an mpi4py communicator, not {type(comm).__name__}")
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pycollective.comm.bootstrap import mpi_exit
-from pycollective.comm.bootstrap.rendezvous import DEFAULT_TIMEOUT, name_ranks
+from pycollective.comm.bootstrap.rendezvous import name_ranks
 from pycollective.comm.bootstrap.sockets.frames import pack, unpack
 from pycollective.errors import BootstrapError
 
@@ -53,7 +53,7 @@ class MpiBootstrap:
 
     kind = "mpi"
 
-    def __init__(self, world: MPI.Comm, timeout: float = DEFAULT_TIMEOUT, function: str = "init") -> None:
+    def __init__(self, world: MPI.Comm, timeout: float, function: str = "init") -> None:
         """`function`: name of the package's function that the ranks call, for the error."""
         mpi_exit.register()
         self.rank, self.size = world.Get_rank(), world.Get_size()

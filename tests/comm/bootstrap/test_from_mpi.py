@@ -73,19 +73,25 @@ def test_between_hosts(tmp_path: Path) -> None:
     assert done.stdout.count("fine") == 4
 
 
-def test_a_rank_that_does_not_call_is_named() -> None:
-    script = """
+@pytest.mark.parametrize(
+    ("call", "name"), [("pc.from_mpi(world, timeout=0.5)", "from_mpi"), ("basics.init(world)", "init")]
+)
+def test_a_rank_that_does_not_call_is_named(call: str, name: str) -> None:
+    script = f"""
         from mpi4py import MPI
         import pycollective as pc
+        from pycollective.hvd import basics
+        world = MPI.COMM_WORLD
         try:
-            if MPI.COMM_WORLD.rank != 1:
-                pc.from_mpi(MPI.COMM_WORLD, timeout=0.5)
+            if world.rank != 1:
+                {call}
         except pc.BootstrapError as error:
-            assert "rank 1 of 3 has not called pycollective.from_mpi()" in str(error), error
+            assert "rank 1 of 3 has not called pycollective.{name}()" in str(error), error
             print("named", flush=True)
-        MPI.COMM_WORLD.Barrier()
+        world.Barrier()
     """
-    assert sorted(launch(3, script, launcher="mpirun", check=True)) == ["", "named\n", "named\n"]
+    env = {"PYCOLLECTIVE_INIT_TIMEOUT": "0.5" if name == "init" else "60"}
+    assert sorted(launch(3, script, launcher="mpirun", env=env, check=True)) == ["", "named\n", "named\n"]
 
 
 def test_after_mpi_was_finalized() -> None:
