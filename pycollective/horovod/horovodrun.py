@@ -122,7 +122,7 @@ def _slots(hosts: str) -> dict[str, int]:
         ValueError: not of this form.
     """
     rows = [part.rpartition(":") if ":" in part else (part, ":", "1") for part in hosts.split(",")] if hosts else []
-    if not all(host and count.isdigit() and int(count) for host, _, count in rows):
+    if not all(host and count.isdecimal() and int(count) for host, _, count in rows):
         raise ValueError(f"-H {hosts}: must be host:ranks, separated by commas")
     return {host: int(count) for host, _, count in rows}
 

@@ -80,6 +80,7 @@ def test_options_of_a_rank_itself(script: Path) -> None:
         ("--gloo train.py", "--gloo needs -np"),
         ("-np 2 -H a:x train.py", "-H a:x: must be host:ranks"),
         ("-np 2 -H a:0 train.py", "-H a:0: must be host:ranks"),
+        ("-np 2 -H a:² train.py", "-H a:²: must be host:ranks"),
         ("-np 5 -H localhost:4 train.py", "there is room for 4 ranks"),
         ("-np 2 --gloo --mpi train.py", "--gloo starts ranks without MPI"),
         ("-np 2 --gloo -H elsewhere:2 train.py", "--gloo starts ranks without MPI"),

@@ -50,6 +50,6 @@ def device_number(device: str | int) -> int:
     if isinstance(device, int):
         return device
     name, _, number = str(device).partition(":")
-    if name != "cuda" or (number and not number.isdigit()):
+    if name != "cuda" or (number and not number.isdecimal()):
         raise ValueError(f"device must be 'cuda', 'cuda:N' or a number, not {device!r}")
     return int(number) if number else int(load().current_device())
