@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -22,11 +23,13 @@ REFUSED = "needs more than half"
 
 def _survive(comm: pc.Communicator, lost: Collection[int]) -> str | list[int]:
     """What a rank gets when some leave: the world ranks of the survivors, or an error."""
-    comm.barrier()
     if comm.rank in lost:
+        with contextlib.suppress(pc.PeerLostError):
+            comm.barrier()
         comm.free()
         return "lost"
-    with pytest.raises(pc.PeerLostError):
+    with pytest.raises(pc.PeerLostError):  # by the barrier, if another rank has missed one before this one leaves it
+        comm.barrier()
         while True:
             comm.allreduce(np.ones(3))
     try:
