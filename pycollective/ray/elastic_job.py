@@ -97,7 +97,7 @@ class ElasticJob:
                 if code == 0:
                     return [cast(_Worker, member.handle).value for member in driver.members()]
                 errors = [worker.error for worker in reversed(workers.started) if worker.error is not None]
-                raise RuntimeError(driver.failure) from min(errors, key=reports_a_loss, default=None)
+                raise RuntimeError(driver.failure) from min(errors, key=_is_consequence, default=None)
             finally:
                 for worker in workers.started:
                     worker.signal(signal.SIGKILL)
@@ -105,6 +105,11 @@ class ElasticJob:
     def _discover(self) -> dict[str, int]:
         found: dict[str, int] = self._discovery.find_available_hosts_and_slots()
         return found
+
+
+def _is_consequence(error: Exception) -> tuple[bool, bool]:
+    """Sorts exceptions of the function before workers that have ended, as the driver also ends workers."""
+    return reports_a_loss(error), isinstance(error, RayActorError)
 
 
 class _Actors:
