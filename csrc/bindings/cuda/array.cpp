@@ -137,10 +137,7 @@ py::dict array_interface(const DeviceArray& a) {
 void copy_all(const DeviceArray& a, py::buffer host, bool to_host, uintptr_t stream) {
   const py::buffer_info info = host.request(to_host);
   if (static_cast<size_t>(info.size * info.itemsize) != a.bytes()) throw py::value_error("sizes differ");
-  py::ssize_t expected = info.itemsize;
-  for (py::ssize_t d = info.ndim; d-- > 0; expected *= info.shape[static_cast<size_t>(d)])
-    if (info.shape[static_cast<size_t>(d)] > 1 && info.strides[static_cast<size_t>(d)] != expected)
-      throw py::value_error("the host array is not C-contiguous");
+  if (!PyBuffer_IsContiguous(info.view(), 'C')) throw py::value_error("the host array is not C-contiguous");
   const py::gil_scoped_release release;
   const OnDevice on(a.device);
   auto* at = reinterpret_cast<void*>(a.address);
