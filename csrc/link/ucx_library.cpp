@@ -1,7 +1,6 @@
 #include "link/ucx_library.h"
 
 #include <dlfcn.h>
-#include <signal.h>
 #include <stdlib.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <sstream>
 
 #include "base/forks.h"
+#include "base/signals.h"
 #include "base/status.h"
 
 namespace pc::ucx {

@@ -3,8 +3,6 @@
 // so that a library with longer structures reads these correctly.
 #pragma once
 
-#include <signal.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -151,21 +149,6 @@ constexpr uint64_t kHandlerAll = bit(0) | bit(1) | bit(2) | bit(3);
   X(describe, ucs_status_string, const char*, (Status))
 
 using Options = std::vector<std::pair<std::string, std::string>>;  // names without the prefix UCX_
-
-// UCX's thread must not receive the signals of the program.
-class WithoutSignals {
- public:
-  WithoutSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~WithoutSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  WithoutSignals(const WithoutSignals&) = delete;
-
- private:
-  sigset_t before_{};
-};
 
 // A loaded libucp.
 class Library {

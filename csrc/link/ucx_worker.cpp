@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/forks.h"
+#include "base/signals.h"
 #include "base/status.h"
 #include "link/ucx.h"
 
@@ -25,7 +26,7 @@ UcxWorker::UcxWorker(std::shared_ptr<const ucx::Devices> devices, int32_t rank, 
       rank_(rank),
       shared_memory_(shared_memory),
       generation_(fork_generation()) {
-  const ucx::WithoutSignals masked;
+  const WithoutSignals masked;  // UCX creates threads
   ucx::WorkerParams params{};
   params.fields = ucx::kWorkerThreadMode;
   params.thread_mode = ucx::kThreadsInTurn;
@@ -47,7 +48,7 @@ std::string UcxWorker::address() const {
 }
 
 void UcxWorker::connect(int32_t rank, const std::string& address, const UcxSecret& sends, const UcxSecret& expects) {
-  const ucx::WithoutSignals masked;
+  const WithoutSignals masked;  // UCX creates threads
   Peer& peer = peers_[rank];
   if (peer.link != nullptr || rank < 0 || rank == rank_)
     throw InvalidArgument("rank " + std::to_string(rank) + " cannot be connected again, or with itself");

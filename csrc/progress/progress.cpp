@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/forks.h"
+#include "base/signals.h"
 
 namespace pc {
 namespace {
@@ -129,7 +130,10 @@ void Progress::submit(std::shared_ptr<Task> task) {
     wake = takeover_.submit(submitted);
   }
   if (wake) submitted_.notify_one();
-  std::call_once(started_, [this] { std::thread([this] { loop(); }).detach(); });
+  std::call_once(started_, [this] {
+    const WithoutSignals masked;
+    std::thread([this] { loop(); }).detach();
+  });
 }
 
 // Runs the first call of a queue that no other thread drives, and removes it if it has completed.  `lock` is released

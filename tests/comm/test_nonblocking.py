@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
+import signal
 import threading
 import time
 import weakref
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -248,6 +251,31 @@ def idle(comm: Communicator, link: Connection | None) -> None:
 
 def test_idle_threads_rest() -> None:
     run(2, idle)
+
+
+def _threads() -> set[str]:
+    return set(os.listdir("/proc/self/task"))
+
+
+def masked(comm: Communicator, link: Connection | None) -> None:
+    """Threads of the core block all signals: one may have ended the process that a sigwait() is waiting for."""
+    before = _threads()
+    comm.iallreduce(np.ones(3)).wait()
+    across = local_world(2, hosts=(0, 1))  # with heartbeats
+    across.run(lambda comm: comm.allreduce(np.ones(3)))
+    masks = {
+        line.split()[1]
+        for thread in _threads() - before
+        for line in Path(f"/proc/self/task/{thread}/status").read_text().splitlines()
+        if line.startswith("SigBlk:")
+    }
+    assert masks, "no thread was started"
+    unblocked = {number for mask in masks for number in signal.valid_signals() if not int(mask, 16) >> number - 1 & 1}
+    assert unblocked == {signal.SIGKILL, signal.SIGSTOP}
+
+
+def test_threads_of_the_core_take_no_signals() -> None:
+    run(2, masked)
 
 
 def test_several_threads_may_wait_for_one_handle() -> None:

@@ -1,7 +1,5 @@
 // A thread of this process shows to ranks on other hosts that it runs, and finds out which hosts are silent, also while
 // no rank calls: a host whose processes are all stopped still acknowledges what it is sent.
-#include <pthread.h>
-#include <signal.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 
 #include "base/environment.h"
 #include "base/forks.h"
+#include "base/signals.h"
 #include "executor/cpu/hosts/control_links.h"
 
 namespace pc {
@@ -69,14 +68,11 @@ void start_heartbeats(const std::shared_ptr<ControlLinks>& links) {
   const std::lock_guard lock(mine.mutex);
   mine.links.push_back(links);
   if (mine.running) return;
-  sigset_t all, before;  // signals are for the program's threads
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const WithoutSignals masked;
   std::thread([&mine] {
     prctl(PR_SET_NAME, "pc-heartbeats");
     mine.run();
   }).detach();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   mine.running = true;
 }
 
