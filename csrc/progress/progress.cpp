@@ -234,6 +234,7 @@ void Progress::run_unawaited() {
 
 void Progress::loop() {
   runs_calls = true;
+  prctl(PR_SET_NAME, "pc-progress");
   prctl(PR_SET_TIMERSLACK, 1000UL);  // nanoseconds; by default a nap lasts 50 microseconds longer
   for (;;) {
     run_unawaited();

@@ -20,13 +20,13 @@ from pycollective.dtypes import DTYPES
 pytestmark = pytest.mark.usefixtures("cuda")
 
 
-@pytest.mark.parametrize("wrap", [lambda x: x, Interface, Dlpack])
-@pytest.mark.parametrize("dtype", _core.dtypes())
 def test_empty_arrays_are_copied() -> None:
     for shape in ((0,), (2, 0), (0, 3)):
         assert get(put(np.zeros(shape, np.float32))).shape == shape
 
 
+@pytest.mark.parametrize("wrap", [lambda x: x, Interface, Dlpack])
+@pytest.mark.parametrize("dtype", _core.dtypes())
 def test_every_dtype_in_every_protocol(wrap: Any, dtype: str) -> None:
     if wrap is Interface and DTYPES[dtype].extended:
         with pytest.raises(AttributeError, match="use DLPack"):
