@@ -208,6 +208,8 @@ Buffer::Buffer(py::object array, bool strided) {
   view.writable = false;
 }
 
+Buffer::~Buffer() = default;
+
 namespace {
 
 std::shared_ptr<Buffer> on_device(uintptr_t address, int64_t count, const std::string& dtype, bool writable) {
