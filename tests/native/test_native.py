@@ -130,9 +130,8 @@ def run_sanitized(
     return run(*words, *command, TSAN_OPTIONS=f"halt_on_error=1 exitcode={RACE_EXIT}", **variables)
 
 
-@pytest.mark.parametrize("part", ["kernels", "conversions", "schedule", "layout", "segment", "lru", "ring"])
-def test_unit(plain: Path, part: str) -> None:
-    done = run(plain / "unit_test", part)
+def test_units(plain: Path) -> None:
+    done = run(plain / "unit_test")
     assert done.returncode == 0, last_lines(done.stdout)
 
 
