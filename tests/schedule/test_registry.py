@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -195,6 +197,40 @@ def test_an_edited_file_replaces_its_own_topology(tmp_path: Path) -> None:
     file.write_text(FILE.format(name="pair").replace("p[self.middle, c] = p.sum", "p[self.middle + 1, c] = p.sum"))
     load(str(file))
     assert compile("pair", "allreduce", 3) != before
+
+
+def test_threads_load_a_file_at_once(tmp_path: Path) -> None:
+    """Ranks may be threads, whose first calls name the same file."""
+    with ThreadPoolExecutor(4) as pool:
+        for number in range(20):
+            file = tmp_path / f"at-once-{number}.py"
+            file.write_text(FILE.format(name=f"at-once-{number}"))
+            assert len(set(pool.map(load, [str(file)] * 40))) == 1
+
+
+def test_threads_read_parameters_at_once() -> None:
+    """A collection of garbage within Python's parser runs finalizers, and these let other threads parse."""
+
+    class Garbage:
+        def __init__(self) -> None:
+            self.cycle = self
+
+        def __del__(self) -> None:
+            pass
+
+    def find(text: str) -> object:
+        Garbage()
+        return registry.find(text)
+
+    threshold, interval = gc.get_threshold(), sys.getswitchinterval()
+    gc.set_threshold(1)
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            assert set(pool.map(find, ["wheel(hub=3)"] * 2000)) == {Wheel(hub=3)}
+    finally:
+        gc.set_threshold(*threshold)
+        sys.setswitchinterval(interval)
 
 
 def test_a_file_that_is_loaded_again_keeps_its_instances_until_it_is_edited(tmp_path: Path) -> None:

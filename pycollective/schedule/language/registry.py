@@ -9,6 +9,7 @@ import importlib
 import pkgutil
 import re
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -63,6 +64,8 @@ _registered: dict[str, TopologyInfo] = {}
 _homes: dict[str, str] = {}  # by name: FILE:CLASS
 _former: weakref.WeakSet[type] = weakref.WeakSet()  # replaced classes
 _loaded = False
+_loading = threading.RLock()  # of users' files: ranks may be threads, which call with the same one at once
+_parsing = threading.Lock()  # ast.parse fails where several threads call it, before Python 3.11.8 (cpython issue 106905)
 _OWN = "pycollective.topologies"
 
 
@@ -164,7 +167,7 @@ def info(topology: object) -> TopologyInfo:
     if isinstance(topology, str):
         return _find(topology.partition("(")[0].strip())
     cls = topology if isinstance(topology, type) else type(topology)
-    for row in _registered.values():
+    for row in list(_registered.values()):
         if row.cls is cls:
             return row
     if cls in _former:
@@ -175,7 +178,7 @@ def info(topology: object) -> TopologyInfo:
 def is_registered(topology: object) -> bool:
     """Whether it is the class or an instance of a topology; names are looked up by `info`."""
     cls = topology if isinstance(topology, type) else type(topology)
-    return any(row.cls is cls for row in _registered.values())
+    return any(row.cls is cls for row in list(_registered.values()))
 
 
 def get(topology: object) -> Any:
@@ -288,8 +291,9 @@ def load(where: str) -> Any:
         raise TopologyError(f"{where!r:.100}: {error.strerror}") from None
     if not found_file:
         raise TopologyError(f"{where!r}: there is no file {path}{user_files.near_files(file)}")
-    _execute(file)
-    rows = defined_in(file)
+    with _loading:
+        _execute(file)
+        rows = defined_in(file)
     wanted, bracket, rest = name.partition("(")
     found = [row for row in rows if not name or wanted in (row.name, row.cls.__name__)]
     if len(found) != 1:
@@ -300,7 +304,7 @@ def load(where: str) -> Any:
 
 def defined_in(file: Path) -> list[TopologyInfo]:
     """The rows of the topologies that a file has registered."""
-    return [row for row in _registered.values() if _homes[row.name].startswith(f"{file}:")]
+    return [row for row in list(_registered.values()) if _homes[row.name].startswith(f"{file}:")]
 
 
 def _execute(file: Path) -> None:
@@ -325,7 +329,7 @@ def _find(name: str) -> TopologyInfo:
         _load_own()
     if name in _registered:
         return _registered[name]
-    near = difflib.get_close_matches(name, _registered, n=3, cutoff=0.4)
+    near = difflib.get_close_matches(name, list(_registered), n=3, cutoff=0.4)
     meant = f"; did you mean {' or '.join(near)}?" if near else ""
     raise TopologyError(f"no topology is called {name!r:.80}{meant} (there are {', '.join(sorted(_registered))})")
 
@@ -350,7 +354,8 @@ def parameters_in(text: str) -> dict[str, Any]:
     if "(" not in text:
         return {}
     try:
-        call = ast.parse("f(" + text.partition("(")[2].strip(), mode="eval").body
+        with _parsing:
+            call = ast.parse("f(" + text.partition("(")[2].strip(), mode="eval").body
         if not isinstance(call, ast.Call) or call.args:
             raise ValueError
         return {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
