@@ -17,26 +17,21 @@ namespace {
 constexpr size_t kLine = 64;  // bytes of a cache line
 constexpr int kUnroll = 4;  // registers in flight per source; hides the latency of a load
 
-// One run of kUnroll registers: all sources combined left to right, then written to all targets.  `Partial` runs hold
-// fewer elements and go through a padded buffer, so that the arithmetic is the same.
-template <class T, class Op, Factors factors, bool Partial>
-inline void combine_run(const Block& b, size_t at, size_t count) {
-  using L = Lanes<T>;
-  using V = typename L::Vector;
-  constexpr size_t run = static_cast<size_t>(L::count) * kUnroll;
-  T padded[Partial ? run : 1];
-  if constexpr (Partial) std::memset(static_cast<void*>(padded), 0, sizeof padded);
+template <class T>
+constexpr size_t kRun = static_cast<size_t>(Lanes<T>::count) * kUnroll;  // elements
 
-  V acc[kUnroll] = {};
+// The results of a run.
+template <class T>
+using Registers = typename Lanes<T>::Vector[kUnroll];
+
+// All sources combined left to right.  `load(s, u)` is register u of source s.
+template <class T, class Op, Factors factors, int registers = kUnroll, class Load>
+inline void reduce(const Block& b, Registers<T>& acc, Load load) {
+  using L = Lanes<T>;
   for (int s = 0; s < b.k; ++s) {
-    const T* from = static_cast<const T*>(b.sources[s]) + at;
-    if constexpr (Partial) {
-      std::memcpy(static_cast<void*>(padded), from, count * sizeof(T));
-      from = padded;
-    }
 #pragma GCC unroll 4
-    for (int u = 0; u < kUnroll; ++u) {
-      V v = L::load(from + u * L::count);
+    for (int u = 0; u < registers; ++u) {
+      auto v = load(s, u);
       if constexpr (factors == Factors::scaling) {
         if (b.initial[s]) v = v * static_cast<typename L::Scalar>(b.scaling->prescale);
       }
@@ -46,31 +41,83 @@ inline void combine_run(const Block& b, size_t at, size_t count) {
   }
   if constexpr (factors == Factors::scaling) {
     if (b.complete) {
-      for (V& v : acc)
+      for (auto& v : acc)
         v = v / static_cast<typename L::Scalar>(b.scaling->divisor) *
             static_cast<typename L::Scalar>(b.scaling->postscale);
     }
   }
-  for (int d = 0; d < b.m; ++d) {
-    T* into = static_cast<T*>(b.targets[d]) + at;
-    if (!Partial && b.streamed != nullptr && b.streamed[d] && reinterpret_cast<uintptr_t>(into) % kLine == 0) {
+}
+
+template <class T, class Op, Factors factors>
+inline void reduce_run(const Block& b, size_t at, Registers<T>& acc) {
+  reduce<T, Op, factors>(b, acc, [&](int s, int u) {
+    return Lanes<T>::load(static_cast<const T*>(b.sources[s]) + at + u * Lanes<T>::count);
+  });
+}
+
+template <class T>
+inline void store(T* into, const Registers<T>& results) {
+  using L = Lanes<T>;
 #pragma GCC unroll 4
-      for (int u = 0; u < kUnroll; ++u) stream_packed(into + u * L::count, L::pack(acc[u]));
-      continue;
-    }
-    T* out = Partial ? padded : into;
-#pragma GCC unroll 4
-    for (int u = 0; u < kUnroll; ++u) {
-      const auto packed = L::pack(acc[u]);
-      std::memcpy(static_cast<void*>(out + u * L::count), &packed, sizeof packed);
-    }
-    if constexpr (Partial) std::memcpy(static_cast<void*>(into), padded, count * sizeof(T));
+  for (int u = 0; u < kUnroll; ++u) {
+    const auto packed = L::pack(results[u]);
+    std::memcpy(static_cast<void*>(into + u * L::count), &packed, sizeof packed);
   }
 }
 
 template <class T, class Op, Factors factors>
-[[gnu::noinline]] void combine_part(const Block& b, size_t at, size_t count) {
-  combine_run<T, Op, factors, true>(b, at, count);
+inline void combine_run(const Block& b, size_t at) {
+  Registers<T> acc = {};
+  reduce_run<T, Op, factors>(b, at, acc);
+  for (int d = 0; d < b.m; ++d) {
+    T* into = static_cast<T*>(b.targets[d]) + at;
+    if (b.streamed != nullptr && b.streamed[d] && reinterpret_cast<uintptr_t>(into) % kLine == 0) [[unlikely]] {
+#pragma GCC unroll 4
+      for (int u = 0; u < kUnroll; ++u) stream_packed(into + u * Lanes<T>::count, Lanes<T>::pack(acc[u]));
+    } else {
+      store<T>(into, acc);
+    }
+  }
+}
+
+// A run at an end of the block; all of a block that is shorter, through a padded buffer: the arithmetic is the same.
+template <class T, class Op, Factors factors>
+[[gnu::noinline]] void reduce_end(const Block& b, size_t at, Registers<T>& results) {
+  T padded[kRun<T>];
+  const bool partial = b.count < kRun<T>;
+  if (partial) std::memset(static_cast<void*>(padded), 0, sizeof padded);
+  Registers<T> acc = {};
+  reduce<T, Op, factors>(b, acc, [&](int s, int u) {
+    const T* from = static_cast<const T*>(b.sources[s]) + at;
+    if (partial && u == 0) std::memcpy(static_cast<void*>(padded), from, b.count * sizeof(T));
+    return Lanes<T>::load((partial ? padded : from) + u * Lanes<T>::count);
+  });
+  std::memcpy(results, acc, sizeof acc);
+}
+
+template <class T>
+[[gnu::noinline]] void store_end(const Block& b, size_t at, const Registers<T>& results) {
+  T padded[kRun<T>];
+  const bool partial = b.count < kRun<T>;
+  if (partial) store<T>(padded, results);
+  for (int d = 0; d < b.m; ++d) {
+    T* into = static_cast<T*>(b.targets[d]) + at;
+    if (partial) std::memcpy(static_cast<void*>(into), padded, b.count * sizeof(T));
+    else store<T>(into, results);
+  }
+}
+
+// One by one, in the first element of a register.  A padded buffer takes longer for a few: the load of a register waits
+// for the stores of its parts.
+template <class T, class Op, Factors factors>
+[[gnu::noinline]] void combine_few(const Block& b) {
+  for (size_t i = 0; i < b.count; ++i) {
+    Registers<T> acc = {};
+    reduce<T, Op, factors, 1>(b, acc, [&](int s, int) {
+      return typename Lanes<T>::Vector{static_cast<const T*>(b.sources[s])[i]};
+    });
+    for (int d = 0; d < b.m; ++d) static_cast<T*>(b.targets[d])[i] = acc[0][0];
+  }
 }
 
 // A load waits for recent stores to addresses with the same last 12 bits: the processor compares no more at first.
@@ -103,21 +150,28 @@ size_t elements_before_line(const Block& b) {
 
 template <class T, class Op, Factors factors>
 void combine(const Block& b) {
-  constexpr size_t run = static_cast<size_t>(Lanes<T>::count) * kUnroll;
-  constexpr size_t large = 4096 / sizeof(T);  // aligning what is smaller takes longer than it saves
-  size_t at = 0;
-  if (b.streamed != nullptr || b.count >= large) {
-    const size_t head = std::min(elements_before_line<T>(b), b.count);
-    for (size_t part; at < head; at += part) combine_part<T, Op, factors>(b, at, part = std::min(run, head - at));
+  constexpr size_t run = kRun<T>, large = 4096 / sizeof(T);  // aligning what is smaller takes longer than it saves
+  constexpr bool unconverted = std::is_same_v<T, typename Lanes<T>::Scalar>;
+  if constexpr (unconverted) {
+    if (b.count <= 4) return combine_few<T, Op, factors>(b);
   }
-  size_t runs = (b.count - at) / run;
-  const size_t end = at + runs * run;
-  if (end < b.count) combine_part<T, Op, factors>(b, end, b.count - end);
+  Registers<T> first, last;
+  if (b.count < run) {
+    reduce_end<T, Op, factors>(b, 0, first);
+    return store_end<T>(b, 0, first);
+  }
+  const size_t head = b.streamed != nullptr || b.count >= large ? elements_before_line<T>(b) % run : 0;
+  size_t runs = (b.count - head) / run, at = head;
+  const bool tail = head + runs * run != b.count;
+  // The ends overlap other runs: reduced before anything is written, as a target may be a source, and stored last.
+  if (head != 0) reduce_end<T, Op, factors>(b, 0, first);
+  if (tail) reduce_end<T, Op, factors>(b, b.count - run, last);
   const bool descending = b.count >= large && descending_is_better(b);
-  if (descending) at = end - run;
-  for (const size_t step = descending ? -run : run; runs != 0; --runs, at += step)
-    combine_run<T, Op, factors, false>(b, at, run);
+  if (descending) at += (runs - 1) * run;
+  for (const size_t step = descending ? -run : run; runs != 0; --runs, at += step) combine_run<T, Op, factors>(b, at);
   if (b.streamed != nullptr) stream_fence();
+  if (head != 0) store_end<T>(b, 0, first);
+  if (tail) store_end<T>(b, b.count - run, last);
 }
 
 // Copies bytes that do not overlap, at least two registers of them: whole registers to aligned addresses, both ends
