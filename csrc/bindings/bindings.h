@@ -58,8 +58,8 @@ bool makes_plain(py::handle x);
 py::object new_like(py::handle x, std::span<const int64_t> shape, PlainArray& made);
 py::object new_tensor_like(py::handle x, std::span<const int64_t> shape, PlainArray& made);
 // What keeps the memory of an array in place: the array itself, or the storage of a tensor, which can exchange it.
-py::object pinned(const py::object& array);
-py::object storage_of(const py::object& tensor);
+py::object pinned(py::handle array);
+py::object storage_of(py::handle tensor);
 
 // The elements of a NumPy array or a Buffer.  Throws py::type_error for anything else or for an unknown
 // element type, and py::value_error for an array that is not C-contiguous.
@@ -82,7 +82,7 @@ Enum find_named(std::string_view name) {
 Collective collective_named(const std::string& name);  // throws InvalidArgument
 
 // A call's timeout in seconds; None: the default.  Throws InvalidArgument or WrongType.
-double read_timeout(const py::object& timeout);
+double read_timeout(py::handle timeout);
 // An argument `timeout` that is not None; may be negative or NaN.  Throws WrongType.
 double read_seconds(py::handle timeout);
 

@@ -80,7 +80,7 @@ inline void combine_run(const Block& b, size_t at) {
   }
 }
 
-// A run at an end of the block; all of a block that is shorter, through a padded buffer: the arithmetic is the same.
+// The first or the last run of the block; all of a block that is shorter, through a padded buffer: the arithmetic is the same.
 template <class T, class Op, Factors factors>
 [[gnu::noinline]] void reduce_end(const Block& b, size_t at, Registers<T>& results) {
   T padded[kRun<T>];
@@ -113,9 +113,8 @@ template <class T, class Op, Factors factors>
 [[gnu::noinline]] void combine_few(const Block& b) {
   for (size_t i = 0; i < b.count; ++i) {
     Registers<T> acc = {};
-    reduce<T, Op, factors, 1>(b, acc, [&](int s, int) {
-      return typename Lanes<T>::Vector{static_cast<const T*>(b.sources[s])[i]};
-    });
+    reduce<T, Op, factors, 1>(
+        b, acc, [&](int s, int) { return typename Lanes<T>::Vector{static_cast<const T*>(b.sources[s])[i]}; });
     for (int d = 0; d < b.m; ++d) static_cast<T*>(b.targets[d])[i] = acc[0][0];
   }
 }

@@ -49,24 +49,22 @@ constexpr uint8_t taken_kind(Kind kind) {
   }
 }
 
-constexpr Kind kind_of(Dtype dtype) {
-  constexpr Kind kinds[] = {
+// Not within the functions: there each call would write the tables to the stack.
+inline constexpr Kind kKinds[] = {
 #define PC_KIND(name, type, kind) Kind::kind,
-      PC_DTYPES(PC_KIND)
+    PC_DTYPES(PC_KIND)
 #undef PC_KIND
-  };
-  return kinds[static_cast<size_t>(dtype)];
-}
+};
+inline constexpr uint8_t kSizes[] = {
+#define PC_SIZE(name, type, kind) sizeof(type),
+    PC_DTYPES(PC_SIZE)
+#undef PC_SIZE
+};
+
+constexpr Kind kind_of(Dtype dtype) { return kKinds[static_cast<size_t>(dtype)]; }
 
 // Bytes of one element.
-constexpr size_t size_of(Dtype dtype) {
-  constexpr size_t sizes[] = {
-#define PC_SIZE(name, type, kind) sizeof(type),
-      PC_DTYPES(PC_SIZE)
-#undef PC_SIZE
-  };
-  return sizes[static_cast<size_t>(dtype)];
-}
+constexpr size_t size_of(Dtype dtype) { return kSizes[static_cast<size_t>(dtype)]; }
 
 const char* name_of(Dtype dtype);
 Dtype find_dtype(std::string_view name);   // count: unknown name

@@ -110,7 +110,10 @@ py::object new_like(py::handle x, std::span<const int64_t> shape, PlainArray& ma
 
 bool makes_plain(py::handle x) { return is_numpy(x) || is_plain_tensor(x); }
 
-py::object pinned(const py::object& array) { return is_plain_tensor(array) ? storage_of(array) : array; }
+py::object pinned(py::handle array) {
+  if (!is_numpy(array) && is_plain_tensor(array)) return storage_of(array);
+  return py::reinterpret_borrow<py::object>(array);
+}
 
 void bind_array(py::module_& m) {
   m.def(

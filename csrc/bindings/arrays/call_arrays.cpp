@@ -74,7 +74,7 @@ double read_seconds(py::handle timeout) {
   throw WrongType(std::string("timeout must be a number of seconds, not of type ") + Py_TYPE(timeout.ptr())->tp_name);
 }
 
-double read_timeout(const py::object& timeout) {
+double read_timeout(py::handle timeout) {
   if (timeout.is_none()) return environment().timeout;
   const double seconds = read_seconds(timeout);
   if (!(seconds >= 0.0)) {

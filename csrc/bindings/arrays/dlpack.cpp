@@ -188,11 +188,11 @@ py::object new_tensor_like(py::handle x, std::span<const int64_t> shape, PlainAr
   return read_plain(producer_of(Py_TYPE(tensor.ptr())), tensor, made) ? tensor : py::object();
 }
 
-py::object storage_of(const py::object& tensor) {
+py::object storage_of(py::handle tensor) {
   static PyObject* const name = interned("untyped_storage");
   auto storage = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(tensor.ptr(), name));
   if (!storage) PyErr_Clear();
-  return storage ? storage : tensor;
+  return storage ? storage : py::reinterpret_borrow<py::object>(tensor);
 }
 
 Buffer::Buffer(py::object array, bool strided) {

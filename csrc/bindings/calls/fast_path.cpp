@@ -141,7 +141,7 @@ std::optional<double> plain_factor(PyObject* factor) {
 
 template <size_t middles>
 PlainCall plain_call(const Arguments<middles>& a, int32_t root, bool nonblocking) {
-  return {borrow(a.x), borrow(a.out), borrow(a.op), borrow(a.topology), borrow(a.timeout), root, nonblocking};
+  return {a.x, a.out, a.op, a.topology, a.timeout, root, nonblocking};
 }
 
 // A weighted collective, of a graph whose matrix is remembered.
@@ -155,9 +155,10 @@ Outcome run_weighted(PyObject* self, const Given& given, bool nonblocking) {
   TeamCall* team = team_of(held.ptr());
   if (team == nullptr || !step || *step < 0) return {};
   PlainCall call = plain_call(a, -1, nonblocking);
-  call.topology = team->matrix(a.middle[0], *step);
+  const py::object matrix = team->matrix(a.middle[0], *step);
+  if (matrix.is_none()) return {};
+  call.topology = matrix;
   call.step = *step;
-  if (call.topology.is_none()) return {};
   return team->call_plain(collective, call);
 }
 
@@ -348,9 +349,9 @@ PyObject* reduce_in_place(PyObject* self, PyObject* const* args, Py_ssize_t coun
     if (name == nullptr) return Py_NewRef(Py_NotImplemented);
     const LateTimeout timeout = [&] { return seconds_of(attribute(options, timeout_name), PyTuple_GET_ITEM(self, 1)); };
     const bool nonblocking = attribute(options, async_op_name).ptr() == Py_True;
-    PlainCall call{x, x, borrow(name), py::none(), py::none(), -1, nonblocking};
-    if (nonblocking) call.timeout = timeout();
-    else call.late_timeout = &timeout;
+    const py::object submitted_timeout = nonblocking ? timeout() : py::none();
+    PlainCall call{x, x, name, Py_None, submitted_timeout, -1, nonblocking};
+    if (!nonblocking) call.late_timeout = &timeout;
     Outcome outcome = team->call_plain(Collective::allreduce, call);
     if (!outcome.result) return Py_NewRef(Py_NotImplemented);
     if (!nonblocking) return Py_NewRef(Py_None);

@@ -63,9 +63,10 @@ Outcome TeamCall::run_plain(const PlainCall& call, Terms& terms, const PlainArra
   py::object out = py::none();
   if (traits(terms.collective).has_output(team_->rank(), call.root)) {
     PlainArray y;
+    const bool is_input = call.out.is(call.x) && x.view.writable;
+    if (is_input) y = x;
     if (call.out.is_none()) out = new_like(call.x, shape, y);
-    else if (call.out.is(call.x) && x.view.writable) out = call.x, y = x;
-    else out = read_plain(call.out, true, y) ? call.out : py::object();
+    else out = py::reinterpret_borrow<py::object>(is_input || read_plain(call.out, true, y) ? call.out : py::handle());
     if (!out) return {};
     if (call.out.is_none() && !traits(terms.collective).has_result(team_->rank()))  // nothing is reduced: zeros
       std::memset(y.view.data, 0, static_cast<size_t>(y.view.bytes()));

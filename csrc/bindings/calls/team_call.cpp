@@ -73,7 +73,7 @@ bool takes(const py::object& array) {
 using ArrayPair = std::pair<py::object, py::object>;
 
 // Arrays that a queued call must keep alive.  The last owner may be the progress thread.
-std::shared_ptr<void> keep_alive(const py::object& x, const py::object& out) {
+std::shared_ptr<void> keep_alive(py::handle x, py::handle out) {
   auto* pair = new ArrayPair(pinned(x), pinned(out));
   return {pair, [](void* held) {
             auto* arrays = static_cast<ArrayPair*>(held);
@@ -295,7 +295,7 @@ void TeamCall::require_open() const {
   if (closed_) throw CommunicatorFault(Fault::aborted, -1, "the communicator was freed");
 }
 
-void TeamCall::run(Operation& operation, const py::object& x, const py::object& out, const LateTimeout* late_timeout) {
+void TeamCall::run(Operation& operation, py::handle x, py::handle out, const LateTimeout* late_timeout) {
   if (team_->queued.load(std::memory_order_acquire) > 0) {
     read_late(late_timeout, operation);
     return run_queued(std::move(operation), x, out);
@@ -313,7 +313,7 @@ void TeamCall::run(Operation& operation, const py::object& x, const py::object& 
 }
 
 // Runs after the nonblocking calls in flight.
-void TeamCall::run_queued(Operation operation, const py::object& x, const py::object& out) {
+void TeamCall::run_queued(Operation operation, py::handle x, py::handle out) {
   require_turn(*team_);
   const std::string description = operation.describe();
   const std::shared_ptr<Task> task = submit(team_, std::move(operation), keep_alive(x, out));
@@ -358,11 +358,11 @@ py::object TeamCall::call(int collective_number, py::object x, py::object out, c
   return nonblocking ? make_handle(std::move(outcome.task), out) : out;
 }
 
-Outcome TeamCall::finish(Operation&& operation, const py::object& x, const py::object& out, bool nonblocking,
-                         const py::object& result, const LateTimeout* late_timeout) {
-  if (nonblocking) return {result, submit(team_, std::move(operation), keep_alive(x, out))};
+Outcome TeamCall::finish(Operation&& operation, py::handle x, py::handle out, bool nonblocking, py::object result,
+                         const LateTimeout* late_timeout) {
+  if (nonblocking) return {std::move(result), submit(team_, std::move(operation), keep_alive(x, out))};
   run(operation, x, out, late_timeout);
-  return {result, nullptr};
+  return {std::move(result), nullptr};
 }
 
 void TeamCall::close() {

@@ -39,9 +39,9 @@ struct PlanKeyHash { size_t operator()(const PlanKey& key) const; };
 // Asked for a call's timeout if the call has to wait.
 using LateTimeout = std::function<py::object()>;
 
-// The arguments of a call on a latency path.
+// The arguments of a call on a latency path; its caller holds them.
 struct PlainCall {
-  py::object x, out, op, topology, timeout;
+  py::handle x, out, op, topology, timeout;
   int32_t root = -1;
   bool nonblocking = false;
   Scaling scaling{};
@@ -101,7 +101,7 @@ class TeamCall {
   struct Terms {
     Collective collective;
     int32_t root;
-    const py::object &op, &topology, &timeout;
+    py::handle op, topology, timeout;
     std::vector<int64_t> counts{};
     std::string note{};
     Scaling scaling{};
@@ -113,10 +113,10 @@ class TeamCall {
   Outcome run_rows(const PlainCall& call, Collective collective, const PlainArray& x,
                    const std::vector<int64_t>& row_counts, int64_t rows);
   std::vector<int64_t> exchange(std::vector<int64_t> numbers, const PlainCall& call);
-  Outcome finish(Operation&& operation, const py::object& x, const py::object& out, bool nonblocking,
-                 const py::object& result, const LateTimeout* late_timeout = nullptr);
-  void run(Operation& operation, const py::object& x, const py::object& out, const LateTimeout* late_timeout = nullptr);
-  void run_queued(Operation operation, const py::object& x, const py::object& out);
+  Outcome finish(Operation&& operation, py::handle x, py::handle out, bool nonblocking, py::object result,
+                 const LateTimeout* late_timeout = nullptr);
+  void run(Operation& operation, py::handle x, py::handle out, const LateTimeout* late_timeout = nullptr);
+  void run_queued(Operation operation, py::handle x, py::handle out);
 
   Arrays read(const py::object& x, const py::object& out) const;
   void read_input(const py::object& x, Arrays& arrays) const;

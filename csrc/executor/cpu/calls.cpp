@@ -7,6 +7,8 @@ namespace pc {
 bool Team::begin(Operation& op) {
   if (!op.begun) {
     op.sequence = sequence_++;
+    op.digest =
+        op.plan->digest ^ op.sequence * 0x9E3779B97F4A7C15ull ^ static_cast<uint64_t>(op.step) * 0xD1B54A32D192ED03ull;
     op.span.base = base_;
     op.begun = true;
     if (op.gather != nullptr) op.gather->run();  // before a peer may write to the output, of which x can be a view
@@ -21,7 +23,7 @@ bool Team::begin(Operation& op) {
     op.agreed = true;
     for (int32_t peer = 0; spans_hosts_ && peer < size_; ++peer) {
       Remote* const each = remote(peer);
-      if (each == nullptr || each->enter(op.sequence, digest_of(op), control_.block(rank_))) continue;
+      if (each == nullptr || each->enter(op.sequence, op.digest, control_.block(rank_))) continue;
       announce(op);
       report_mismatch(op, peer);
       return false;
@@ -43,7 +45,7 @@ void Team::announce(const Operation& op) {
   entry.output = op.output_at;
   entry.step = op.step;
   entry.fills = op.fill != nullptr;
-  mine.call[at].store(digest_of(op), std::memory_order_release);
+  mine.call[at].store(op.digest, std::memory_order_release);
   entry.complete.store(op.sequence, std::memory_order_release);
 }
 
@@ -102,7 +104,7 @@ bool Team::tell_placement(Operation& op) {
     const Entry& entry = control_.block(peer).entry[op.sequence % kRing];
     if (entry.fingerprint.placement != op.placement) op.placement = kPlacementsDiffer;
   }
-  for (const int32_t peer : first_elsewhere_) remote(peer)->tell(op, digest_of(op), op.placement);
+  for (const int32_t peer : first_elsewhere_) remote(peer)->tell(op, op.digest, op.placement);
   op.told = true;
   return true;
 }
@@ -130,12 +132,12 @@ void Team::fill(Operation& op) {
 bool Team::meet(const Operation& op, int32_t peer) {
   const RankBlock& theirs = control_.block(peer);
   const uint32_t at = op.sequence % kRing;
-  if (theirs.latest.load(std::memory_order_relaxed) == digest_of(op)) {
+  if (theirs.latest.load(std::memory_order_relaxed) == op.digest) {
     met_[peer] = op.sequence;
     return true;
   }
   // A different digest is no mismatch if the peer is so far ahead that its entry holds a later call.
-  if (theirs.call[at].load(std::memory_order_acquire) != digest_of(op) &&
+  if (theirs.call[at].load(std::memory_order_acquire) != op.digest &&
       theirs.entry[at].begun.load(std::memory_order_relaxed) <= op.sequence) {
     report_mismatch(op, peer);
     return false;

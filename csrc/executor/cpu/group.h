@@ -161,8 +161,7 @@ class CpuGroup {
     for (int32_t i = 0; i < step.targets(); ++i) {
       const int32_t peer = step.target(i).rank;
       Remote& to = *team_.remote(peer);
-      to.send(op_, value(op_.cursor.tile, op_.cursor.position + 1), Team::digest_of(op_), data, bytes,
-              is_followed(step, peer));
+      to.send(op_, value(op_.cursor.tile, op_.cursor.position + 1), op_.digest, data, bytes, is_followed(step, peer));
       if (from.place >= 0) hold(slot, peer, to.posted());
       else if (staging_ != nullptr) staging_->hold(tile, to, to.posted());
     }
@@ -207,6 +206,27 @@ class CpuGroup {
     return base + (plan_.layout.output_offset[chunk] + begin + skip) * element;
   }
 
+  // Which targets are written past the caches.
+  struct Streamed {
+    bool any = false;
+    bool has_cells = false;  // among the targets
+    bool cells = false;      // are streamed
+  };
+
+  [[gnu::noinline]] Streamed choose_streamed(const Step& step, int64_t bytes, bool* streamed) {
+    Streamed chosen;
+    for (int32_t i = 0; i < step.targets(); ++i) {
+      const int32_t place = step.target(i).place;
+      if (place >= 0 && !chosen.has_cells) {
+        chosen.has_cells = true;
+        chosen.cells = bytes >= SharedWrites::kLeast && team_.shared_writes_.stream();
+      }
+      streamed[i] = place >= 0 ? chosen.cells : plan_.streams && place == kPlaceOutput;
+      chosen.any = chosen.any || streamed[i];
+    }
+    return chosen;
+  }
+
   void combine_share(const Step& step, int64_t begin, int64_t skip, int64_t mine, uint32_t slot) {
     const void* sources[kMostOperands];
     bool initial[kMostOperands];
@@ -214,22 +234,20 @@ class CpuGroup {
     double weights[kMostOperands];
     bool streamed[kMostOperands];
     const int32_t k = step.sources(), m = step.targets(), chunk = step.chunk();
-    const int64_t bytes = mine * static_cast<int64_t>(plan_.element);
-    bool streams = false, cells = false, stream_cells = false;
     for (int32_t i = 0; i < k; ++i) {
       const Source s = step.source(i);
       sources[i] = place(s.rank, s.place, chunk, begin, skip, slot);
       initial[i] = s.initial != 0;
-      if (step.weighted()) weights[i] = step.weight(i);
     }
     for (int32_t i = 0; i < m; ++i) {
       const Target t = step.target(i);
       targets[i] = place(t.rank, t.place, chunk, begin, skip, slot);
-      if (t.place >= 0 && !cells) stream_cells = bytes >= SharedWrites::kLeast && team_.shared_writes_.stream();
-      cells = cells || t.place >= 0;
-      streamed[i] = t.place >= 0 ? stream_cells : plan_.streams && t.place == kPlaceOutput;
-      streams = streams || streamed[i];
     }
+    const bool weighted = step.weighted();
+    for (int32_t i = 0; weighted && i < k; ++i) weights[i] = step.weight(i);
+    const int64_t bytes = mine * static_cast<int64_t>(plan_.element);
+    Streamed past;
+    if (bytes >= SharedWrites::kLeast || plan_.streams) past = choose_streamed(step, bytes, streamed);
     const Block block{sources,
                       initial,
                       targets,
@@ -239,14 +257,14 @@ class CpuGroup {
                       step.complete(),
                       &plan_.scaling,
                       plan_.custom,
-                      streams ? streamed : nullptr,
-                      step.weighted() ? weights : nullptr};
-    const bool own = k == 1 && !step.weighted() && cells && step.source(0).rank == team_.rank_ && lane() == 0;
-    if (!own || bytes < SharedWrites::kLeast) return plan_.combine(block);
+                      past.any ? streamed : nullptr,
+                      weighted ? weights : nullptr};
+    const bool copies_to_cells = past.has_cells && bytes >= SharedWrites::kLeast && k == 1 && !weighted;
+    if (!copies_to_cells || step.source(0).rank != team_.rank_ || lane() != 0) return plan_.combine(block);
     const auto since = Clock::now();
     plan_.combine(block);
     const int64_t slow_line = m > 1 ? SharedWrites::kSlowTwo : SharedWrites::kSlow;
-    team_.shared_writes_.record(bytes, Clock::now() - since, stream_cells, slow_line);
+    team_.shared_writes_.record(bytes, Clock::now() - since, past.cells, slow_line);
   }
 
   Team& team_;

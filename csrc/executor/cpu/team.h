@@ -90,6 +90,7 @@ struct Operation {
   std::unique_ptr<Staging> staging;  // if `input` and `output` are in device memory
   int64_t step = 0;  // of a weighted call: ranks compare it, and their schedules, but plans do not depend on it
   uint64_t sequence = 0;
+  uint64_t digest = 0;  // compared by peers: differs between any two calls, and between calls of different sequence
   Span span{};
   Cursor cursor{};
   Clock::time_point deadline{};  // set by the first wait that does not end at once
@@ -203,11 +204,6 @@ class Team {
   template <class Lanes> friend class CpuGroup;
   Status proceed(Operation& op, Waiting waiting);
   [[noreturn]] void fail();
-  // Compared by peers: differs between any two calls, and between calls of different sequence.
-  static uint64_t digest_of(const Operation& op) {
-    return op.plan->digest ^ op.sequence * 0x9E3779B97F4A7C15ull ^
-           static_cast<uint64_t>(op.step) * 0xD1B54A32D192ED03ull;
-  }
   void connect(const std::vector<Sockets>& others, const std::shared_ptr<UcxWorker>& ucx);
   void abandon();
   void connect_pair(const Team& parent, int32_t peer);
@@ -223,7 +219,7 @@ class Team {
   // The counter and what it is checked against are written together: the line is polled.
   void publish(const Operation& op, uint64_t value) {
     RankBlock& mine = control_.block(rank_);
-    mine.latest.store(digest_of(op), std::memory_order_relaxed);
+    mine.latest.store(op.digest, std::memory_order_relaxed);
     mine.counter.store(value, std::memory_order_seq_cst);
     if (mine.waiters.load(std::memory_order_seq_cst) != 0) mine.wake();
   }

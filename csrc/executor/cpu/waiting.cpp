@@ -232,7 +232,7 @@ bool Team::healthy(Operation& op, const Goal& goal) {
   if (goal.staging == nullptr) {
     note_wait(members_[goal.peer], now);
     // The peer may wait for this rank, in another call; on one host they would see each other's.
-    if (Remote* const peer = remote(goal.peer); peer != nullptr && !is_pair_) peer->announce(op, digest_of(op));
+    if (Remote* const peer = remote(goal.peer); peer != nullptr && !is_pair_) peer->announce(op, op.digest);
   }
   if (!hear(op) || !check_fingerprints(op) || !check_peers(op, goal)) return false;
   if (spans_hosts_ && now - op.waiting_since > kPatientWithNetworks && !passes_large_messages(op)) return false;
@@ -298,7 +298,7 @@ bool Team::check_fingerprints(const Operation& op) {
     const RankBlock& theirs = control_.block(r);
     const Entry& entry = theirs.entry[at];
     if (r == rank_ || entry.complete.load(std::memory_order_acquire) != op.sequence) continue;
-    if (theirs.call[at].load(std::memory_order_acquire) == digest_of(op)) continue;
+    if (theirs.call[at].load(std::memory_order_acquire) == op.digest) continue;
     if (entry.begun.load(std::memory_order_relaxed) != op.sequence) continue;  // now belongs to a later call
     report_mismatch(op, r);
     return false;

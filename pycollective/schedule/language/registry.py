@@ -65,7 +65,7 @@ _homes: dict[str, str] = {}  # by name: FILE:CLASS
 _former: weakref.WeakSet[type] = weakref.WeakSet()  # replaced classes
 _loaded = False
 _loading = threading.RLock()  # of users' files: ranks may be threads, which call with the same one at once
-_parsing = threading.Lock()  # ast.parse fails where several threads call it, before Python 3.11.8 (cpython issue 106905)
+_parsing = threading.Lock()  # threads that parse at once fail before Python 3.11.8 (cpython issue 106905)
 _OWN = "pycollective.topologies"
 
 

@@ -35,7 +35,7 @@ bool Team::compare_neighbours(const Operation& op) {
   for (const int32_t peer : {(rank_ + 1) % size_, (rank_ + size_ - 1) % size_}) {
     Remote* const each = remote(peer);
     if (each == nullptr || met_[peer] == op.sequence) continue;
-    each->announce(op, digest_of(op));
+    each->announce(op, op.digest);
     each->progress();
     if (each->stale() == 0) continue;
     report_stale(peer);
