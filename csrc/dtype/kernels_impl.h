@@ -80,7 +80,8 @@ inline void combine_run(const Block& b, size_t at) {
   }
 }
 
-// The first or the last run of the block; all of a block that is shorter, through a padded buffer: the arithmetic is the same.
+// The first or the last run of the block; all of a block that is shorter, through a padded buffer: the arithmetic is
+// the same.
 template <class T, class Op, Factors factors>
 [[gnu::noinline]] void reduce_end(const Block& b, size_t at, Registers<T>& results) {
   T padded[kRun<T>];
