@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pycollective import checks
@@ -60,11 +59,35 @@ class Averaging:
         raise NotImplementedError
 
     def take_apart(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """The state in two parts, for a checkpoint: see DistributedSGD."""
+        """The state in two parts, for a checkpoint.
+
+        Returns:
+            a JSON-serializable part, and the arrays by kind and by parameter name.
+        """
         raise NotImplementedError
 
     def put_together(self, plain: dict[str, Any], arrays: dict[str, dict[str, Any]]) -> None:
-        """Restore what `take_apart` has returned: see DistributedSGD."""
+        """Restore what `take_apart` has returned; like `load_state_dict`.
+
+        Args:
+            plain: the JSON-serializable part returned by `take_apart`.
+            arrays: the arrays, by kind and by parameter name, as returned by `take_apart`.
+
+        Raises:
+            TypeError: anything else.
+        """
+        try:
+            state = self._joined(plain, arrays)
+        except Exception as error:
+            raise TypeError(f"plain and arrays must be what take_apart() returns: {error}") from error
+        self.load_state_dict(state)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load `state`, a result of `state_dict`; if only one rank does, call `broadcast_optimizer_state` next."""
+        raise NotImplementedError
+
+    def _joined(self, plain: dict[str, Any], arrays: dict[str, dict[str, Any]]) -> dict[str, Any]:
+        """The result of `state_dict` of which `take_apart` has returned these parts."""
         raise NotImplementedError
 
     def _average(self, grads: Arrays | None) -> dict[str, Any]:
@@ -73,15 +96,6 @@ class Averaging:
             copy_into(self._fused.views, named(grads, "grads"))
         self._fused.average(self._topology)
         return self._fused.views
-
-
-@contextmanager
-def only_parts() -> Iterator[None]:
-    """Raise TypeError for anything that `take_apart` has not returned."""
-    try:
-        yield
-    except Exception as error:
-        raise TypeError(f"plain and arrays must be what take_apart() returns: {error}") from error
 
 
 def _check_writable(name: str, p: Any) -> None:

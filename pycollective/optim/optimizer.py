@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pycollective import checks
 from pycollective.optim.arrays.containers import Arrays, namespace
-from pycollective.optim.averaging import Averaging, only_parts
+from pycollective.optim.averaging import Averaging
 from pycollective.optim.objects import broadcast_object
 from pycollective.optim.rules import Rule, apply, complete
 
@@ -137,11 +137,6 @@ class DistributedOptimizer(Averaging):
         self.options, self.overrides, self._state = options, overrides, kept
 
     def take_apart(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """The state in two parts, for a checkpoint.
-
-        Returns:
-            a JSON-serializable part, and the arrays by kind and by parameter name.
-        """
         plain = self.state_dict()
         arrays: dict[str, dict[str, Any]] = {}
         for name, own in plain["state"].items():
@@ -150,23 +145,12 @@ class DistributedOptimizer(Averaging):
                 arrays.setdefault(slot, {})[name] = xp.asarray(own.pop(slot))
         return plain, arrays
 
-    def put_together(self, plain: dict[str, Any], arrays: dict[str, dict[str, Any]]) -> None:
-        """Restore what `take_apart` has returned; like `load_state_dict`.
-
-        Args:
-            plain: the JSON-serializable part returned by `take_apart`.
-            arrays: the arrays, by kind and by parameter name, as returned by `take_apart`.
-
-        Raises:
-            TypeError: anything else.
-        """
-        with only_parts():
-            kept = {name: dict(own) for name, own in plain["state"].items()}
-            for slot, values in arrays.items():
-                for name, array in values.items():
-                    kept[name][slot] = array
-            state = {**plain, "state": kept}
-        self.load_state_dict(state)
+    def _joined(self, plain: dict[str, Any], arrays: dict[str, dict[str, Any]]) -> dict[str, Any]:
+        kept = {name: dict(own) for name, own in plain["state"].items()}
+        for slot, values in arrays.items():
+            for name, array in values.items():
+                kept[name][slot] = array
+        return {**plain, "state": kept}
 
     def _room(self, name: str, kind: tuple[tuple[int, ...], str]) -> Any:
         """An array of this kind, shaped like the parameter or with no dimensions, on the parameter's device."""

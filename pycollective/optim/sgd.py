@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pycollective import checks
 from pycollective.optim.arrays.containers import Arrays, contained, copy_into, named, zeros
-from pycollective.optim.averaging import Averaging, only_parts
+from pycollective.optim.averaging import Averaging
 from pycollective.optim.objects import broadcast_object
 
 if TYPE_CHECKING:
@@ -143,29 +143,12 @@ class DistributedSGD(Averaging):
         self._velocity = velocity
 
     def take_apart(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """The state in two parts, for a checkpoint.
-
-        Returns:
-            a JSON-serializable part, and the arrays by kind and by parameter name.
-        """
         state = self.state_dict()
         velocity = state.pop("velocity")
         return state, {} if velocity is None else {"velocity": named(velocity)}
 
-    def put_together(self, plain: dict[str, Any], arrays: dict[str, dict[str, Any]]) -> None:
-        """Restore what `take_apart` has returned; like `load_state_dict`.
-
-        Args:
-            plain: the JSON-serializable part returned by `take_apart`.
-            arrays: the arrays, by kind and by parameter name, as returned by `take_apart`.
-
-        Raises:
-            TypeError: anything else.
-        """
-        with only_parts():
-            velocity = contained(arrays["velocity"], self.params) if arrays else None
-            state = {**plain, "velocity": velocity}
-        self.load_state_dict(state)
+    def _joined(self, plain: dict[str, Any], arrays: dict[str, dict[str, Any]]) -> dict[str, Any]:
+        return {**plain, "velocity": contained(arrays["velocity"], self.params) if arrays else None}
 
     def _numbers(self) -> dict[str, Any]:
         return {
