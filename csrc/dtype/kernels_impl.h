@@ -127,7 +127,7 @@ inline int waits(const void* target, const void* source) {
   constexpr int page = 4096, recent = 1024;
   const uintptr_t distance = reinterpret_cast<uintptr_t>(target) - reinterpret_cast<uintptr_t>(source);
   const int ahead = static_cast<int>(distance % page);
-  if (ahead == 0) return 0;
+  if (std::min(ahead, page - ahead) < static_cast<int>(kLine)) return 0;  // few loads wait
   return ahead < page / 2 ? std::max(0, recent - ahead) : std::min(0, page - ahead - recent);
 }
 
@@ -136,6 +136,13 @@ inline int waits(const void* target, const void* source) {
   int waiting = 0;
   for (int s = 0; s < b.k; ++s) waiting += waits(b.targets[0], b.sources[s]);
   return waiting > 0;
+}
+
+// Cells, which a peer has written, begin at lines: loads from there across two lines cost more than such stores do.
+inline bool has_aligned_source(const Block& b) {
+  bool any = false;
+  for (int s = 0; s < b.k; ++s) any = any || reinterpret_cast<uintptr_t>(b.sources[s]) % kLine == 0;
+  return any;
 }
 
 // Elements up to the first line boundary of a target, the first streamed one if any: streaming writes whole lines only,
@@ -160,7 +167,8 @@ void combine(const Block& b) {
     reduce_end<T, Op, factors>(b, 0, first);
     return store_end<T>(b, 0, first);
   }
-  const size_t head = b.streamed != nullptr || b.count >= large ? elements_before_line<T>(b) % run : 0;
+  const bool aligns = b.streamed != nullptr || (b.count >= large && !has_aligned_source(b));
+  const size_t head = aligns ? elements_before_line<T>(b) % run : 0;
   size_t runs = (b.count - head) / run, at = head;
   const bool tail = head + runs * run != b.count;
   // The ends overlap other runs: reduced before anything is written, as a target may be a source, and stored last.
