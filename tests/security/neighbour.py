@@ -14,6 +14,7 @@ import json
 import os
 import random
 import re
+import resource
 import select
 import socket
 import struct
@@ -107,8 +108,12 @@ class Neighbour:
 
     def _hear(self) -> None:
         """What is answered is sent to the next one."""
-        ready = select.select(self.held[-len(PAYLOADS) - SILENT :], [], [], 0)[0]
-        for one in ready[:20]:
+        latest = {one.fileno(): one for one in self.held[-len(PAYLOADS) - SILENT :]}
+        poll = select.poll()  # select takes no descriptor above 1023
+        for descriptor in latest:
+            poll.register(descriptor, select.POLLIN)
+        for descriptor, _ in poll.poll(0)[:20]:
+            one = latest[descriptor]
             with contextlib.suppress(OSError):
                 data = one.recv(4096)
                 if data and len(self.received) < 20:
@@ -141,6 +146,8 @@ def _target(path: Path) -> str:
 
 def main(uid: str, pid: str, addresses: str) -> None:
     """See the module's docstring."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # more than a hundred connections to each port
     neighbour = Neighbour(int(uid), pid, addresses.split(","))
     for _ in sys.stdin:
         neighbour.look()
