@@ -190,15 +190,21 @@ def _run(command: list[str], env: dict[str, str], folder: str, timeout: float) -
             returncode = process.wait(timeout)
         except subprocess.TimeoutExpired:
             returncode = _TIMED_OUT
-            process.terminate()  # the launcher ends its ranks
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(8)
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            end_job(process)
         errors.seek(0)
         return returncode, errors.read().decode(errors="replace")
+
+
+def end_job(process: subprocess.Popen[Any]) -> None:
+    """Ends a launcher that may still run, the leader of a session, and its ranks."""
+    if process.poll() is None:
+        process.terminate()  # the launcher ends its ranks
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(8)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _text(path: Path) -> str:

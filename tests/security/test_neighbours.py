@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from launch import OPEN_MPI_SETTINGS, _launcher, find_mpirun
+from launch import OPEN_MPI_SETTINGS, _launcher, end_job, find_mpirun
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -195,9 +195,7 @@ def test_a_job_beside_strangers(spaces: Spaces, tmp_path: Path, launcher: str) -
         (tmp_path / "stop").touch()
         code = job.wait(60)
     finally:
-        if job.poll() is None:
-            os.killpg(job.pid, 9)
-            job.wait()
+        end_job(job)
     text = log.read_text()
     assert reached["opened"] == from_network["opened"] == [], "a stranger has opened our memory"
     if code != 0 and launcher != "pycollective":  # torch's port or MPI's has failed: then ranks report it
