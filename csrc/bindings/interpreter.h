@@ -1,5 +1,6 @@
 // The GIL, for threads that may be in the core when Python ends.  A thread that requested it afterwards would be
-// terminated by Python, by unwinding that ends in std::terminate, or that releases a GIL which the thread does not hold.
+// terminated by Python, by unwinding that ends in std::terminate, or that releases a GIL which the thread does not
+// hold.
 #pragma once
 
 #include <pybind11/pybind11.h>

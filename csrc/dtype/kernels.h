@@ -57,8 +57,8 @@ Kernel kernel_for(Dtype dtype, Operator op);
 // "baseline", "avx2" or "avx512": what kernel_for chooses from.
 const char* instruction_set();
 
-// Copies memory that does not overlap.  Not by memcpy if large: glibc's uses an instruction (rep movsb) that on AMD Zen 3
-// and 4 takes 5 to 10 times longer if the two addresses are close to each other modulo a page
+// Copies memory that does not overlap.  Not by memcpy if large: glibc's uses an instruction (rep movsb) that on AMD Zen
+// 3 and 4 takes 5 to 10 times longer if the two addresses are close to each other modulo a page
 // (https://sourceware.org/bugzilla/show_bug.cgi?id=30994).
 void copy_bytes(void* to, const void* from, size_t bytes);
 

@@ -1,7 +1,8 @@
-// Copies between device memory and pinned host memory, as the executor on the CPU uses them for arrays in device memory.
+// Copies between device memory and pinned host memory, as the executor on the CPU uses them for arrays in device
+// memory.
 //
-// They are implemented by pycollective._cuda and called by pycollective._core.  The two modules may be built by different
-// compilers against different standard libraries: hence functions in a struct, and no objects of C++.
+// They are implemented by pycollective._cuda and called by pycollective._core.  The two modules may be built by
+// different compilers against different standard libraries: hence functions in a struct, and no objects of C++.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,8 @@
 //   guard(slot)                       wait for the readers of a scratch slot; ok as for all()
 //   open(tile, slot)                  from now on messages from other hosts may be written to the tile's early places;
 //                                     ok as for all(), once this rank's arrays can be accessed
-//   post(step, tile, slot)            the same for the place of one step
+//   kMessages                         ranks may be on several hosts: only then do steps exchange messages, and lag
+//   post(step, tile, slot)            opens the place of one step, if kMessages
 //   hold(slot, peer, target)          poller only: record a reader of a scratch slot
 //   combine(step, tile, slot)         reduce the step's sources into its targets; or send them to other hosts
 // All lanes call everything, except the functions for pollers.
@@ -53,13 +54,14 @@ PC_FN bool await(Group& g, const Span& span, uint64_t tile_base, int32_t count, 
 
 template <class Group>
 PC_FN Status execute(Group& g, const ScheduleView s, const Span span, Cursor& at) {
+  const Step first = s.first();
   if (!at.entered) {
     // A published first step without waits also announces the entry, for half the traffic.
-    const bool soon = s.steps() > 0 && s.first().waits() == 0 && s.first().consumed();
+    const bool soon = s.steps() > 0 && first.waits() == 0 && first.consumed();
     g.enter(span.base, !soon);
     at.entered = true;
   }
-  const int64_t iterations = span.tiles + s.depth() - 1;
+  const int64_t iterations = span.tiles + (Group::kMessages ? s.depth() - 1 : 0);
   for (; at.tile < iterations; ++at.tile, at.position = -1) {
     const uint64_t base = span.base + static_cast<uint64_t>(at.tile) * s.stride();
     const uint32_t newest_slot = g.slot(span, at.tile);
@@ -73,25 +75,27 @@ PC_FN Status execute(Group& g, const ScheduleView s, const Span span, Cursor& at
             g.hold(slot, s.reader(r).peer, base + s.reader(r).count);
       }
       at.position = 0;
-      at.step = s.first();
+      at.step = first;
     }
     for (; at.position < s.steps(); ++at.position, at.step = at.step.next()) {
       const Step step = at.step;
       int64_t tile = at.tile;
       uint64_t tile_base = base;
       uint32_t slot = newest_slot;
-      if (const int32_t lag = step.lag(); lag != 0) {
-        tile -= lag;
-        tile_base -= static_cast<uint64_t>(lag) * s.stride();
-        slot = g.slot(span, tile);
+      if constexpr (Group::kMessages) {
+        if (const int32_t lag = step.lag(); lag != 0) {
+          tile -= lag;
+          tile_base -= static_cast<uint64_t>(lag) * s.stride();
+          slot = g.slot(span, tile);
+        }
+        if (tile < 0 || tile >= span.tiles) continue;
+        if (step.receives_late()) {  // its place is free after all waits but the first, for the message
+          const auto free_at = [step](int32_t i) { return step.wait(i + 1); };
+          if (step.waits() > 1 && !g.all(await(g, span, tile_base, step.waits() - 1, free_at))) return g.failure();
+          g.post(step, tile, slot);
+        }
       }
-      if (tile < 0 || tile >= span.tiles) continue;
       const auto wait_at = [step](int32_t i) { return step.wait(i); };
-      if (step.receives_late()) {  // its place is free after all waits but the first, for the message
-        const auto free_at = [step](int32_t i) { return step.wait(i + 1); };
-        if (step.waits() > 1 && !g.all(await(g, span, tile_base, step.waits() - 1, free_at))) return g.failure();
-        g.post(step, tile, slot);
-      }
       if (step.waits() > 0 && !g.all(await(g, span, tile_base, step.waits(), wait_at))) return g.failure();
       g.combine(step, tile, slot);
       if (step.consumed() && g.all(true)) g.publish(base + at.position + 1, step);

@@ -33,8 +33,8 @@ int64_t shared_cache_bytes() {
 
 }  // namespace
 
-// Bytes of a staged tile: of a call that would be one tile, peers read one half while the other is written.  Messages to
-// other hosts are not divided.
+// Bytes of a staged tile: of a call that would be one tile, peers read one half while the other is written.  Messages
+// to other hosts are not divided.
 double Plan::staged_tile(double most) const {
   if (schedule->view().spans_hosts()) return most;
   const double half = static_cast<double>(layout.longest) * static_cast<double>(element) / 2;

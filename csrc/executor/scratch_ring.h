@@ -1,9 +1,9 @@
 // A rank's shared scratch as a ring of segments.  A tile's cells occupy as many adjacent segments as they need (its
-// slot), the next tile's the segments after them.  More slots are used in turn than the two that would suffice: writing a
-// line that is still in the cache of the peer that has read it takes four times as long as writing one that has been
-// evicted from there (measured on Zen 4: 1 MiB in 119 us through 256 KiB of scratch, in 34 us through 1 MiB).  More than
-// 2 MiB takes longer again (measured on Zen 3: 96 KiB through 4 MiB and through 2 MiB, allreduce 22 and 17 us, reduce 14.5
-// and 9.3), presumably since lines leave the third-level cache, which other programs use too.
+// slot), the next tile's the segments after them.  More slots are used in turn than the two that would suffice: writing
+// a line that is still in the cache of the peer that has read it takes four times as long as writing one that has been
+// evicted from there (measured on Zen 4: 1 MiB in 119 us through 256 KiB of scratch, in 34 us through 1 MiB).  More
+// than 2 MiB takes longer again (measured on Zen 3: 96 KiB through 4 MiB and through 2 MiB, allreduce 22 and 17 us,
+// reduce 14.5 and 9.3), presumably since lines leave the third-level cache, which other programs use too.
 #pragma once
 
 #include <algorithm>
@@ -30,8 +30,8 @@ class ScratchRing {
     return std::bit_ceil(static_cast<uint32_t>(std::max<int64_t>(1, (bytes + bytes_ - 1) / bytes_)));
   }
   int64_t offset(uint32_t segment) const { return segment * bytes_; }
-  // In how many segments, a power of two, slots of so many bytes take turns, at least `slots`: small ones stay in the L1
-  // cache.
+  // In how many segments, a power of two, slots of so many bytes take turns, at least `slots`: small ones stay in the
+  // L1 cache.
   uint32_t turn_for(int64_t bytes, uint32_t slots) const {
     if (bytes <= std::min(kPage, bytes_)) return std::min(slots, segments_);
     const auto turn = std::bit_floor(static_cast<uint32_t>(std::clamp<int64_t>(kTurn / bytes_, 1, segments_)));

@@ -12,9 +12,9 @@
 
 namespace pc {
 
-// The ranks of a communicator need the same schedules at about the same time.  The first to ask for one compiles it; the
-// others wait, and read their tables from memory that it has shared.  An entry is never reused for another schedule.
-// All that is read here is a hint: the reader checks what the token names, and compiles itself in any doubt.
+// The ranks of a communicator need the same schedules at about the same time.  The first to ask for one compiles it;
+// the others wait, and read their tables from memory that it has shared.  An entry is never reused for another
+// schedule. All that is read here is a hint: the reader checks what the token names, and compiles itself in any doubt.
 class TableDirectory {
  public:
   struct Tables {
@@ -26,8 +26,8 @@ class TableDirectory {
   // `offset`: of segment_bytes() bytes, initially zero, that no one else uses.
   TableDirectory(std::shared_ptr<Segment> segment, size_t offset, int32_t rank);
 
-  // Blocks while a rank compiles.  Called now and then meanwhile: `lost(rank)`, whether that rank may never finish, which
-  // hands its task to the caller; `check()` throws if there is nothing to wait for any more.
+  // Blocks while a rank compiles.  Called now and then meanwhile: `lost(rank)`, whether that rank may never finish,
+  // which hands its task to the caller; `check()` throws if there is nothing to wait for any more.
   // Nothing: the caller should compile for itself.
   std::optional<Tables> acquire(uint64_t key, const std::function<bool(int32_t)>& lost,
                                 const std::function<void()>& check);

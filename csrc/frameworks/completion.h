@@ -1,5 +1,5 @@
-// The end of a call that a thread of a framework waits for, without the GIL: Python would end a thread that waits in its
-// code when it ends.
+// The end of a call that a thread of a framework waits for, without the GIL: Python would end a thread that waits in
+// its code when it ends.
 #pragma once
 
 #include <condition_variable>

@@ -12,8 +12,8 @@ namespace pc {
 namespace {
 
 // Bytes sent that the peer may not have taken yet: less than the buffers of a socket hold, so that UCX keeps none back
-// once this rank makes no progress, and the peer stores little.  What exceeds them is sent by rendezvous: its completion
-// shows that the peer has placed all before it.
+// once this rank makes no progress, and the peer stores little.  What exceeds them is sent by rendezvous: its
+// completion shows that the peer has placed all before it.
 constexpr uint64_t kMostEager = 64 << 10;
 constexpr uint64_t kEagerCost = 256;  // of a message without content
 
@@ -224,8 +224,8 @@ bool UcxLink::report() {
 
 // -- closing --------------------------------------------------------------------------------------------------------
 
-// Through shared memory a link ends by a flush only.  If there is something to be sent, it is left open: the worker then
-// stays, without progress, so that it touches no buffer.
+// Through shared memory a link ends by a flush only.  If there is something to be sent, it is left open: the worker
+// then stays, without progress, so that it touches no buffer.
 ucx::Request UcxLink::close() {
   const auto& ucx = worker_.ucx_;
   const bool idle = waiting_.empty() && arrived_.empty();

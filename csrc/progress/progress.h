@@ -1,8 +1,8 @@
 // Nonblocking calls in progress: those of one communicator run in the order of submission, those of different ones
 // concurrently.
 //
-// A thread that waits for a call runs it, and those before it; so a call that is awaited soon costs no switch of threads.
-// A background thread runs calls that nobody waits for: see base/takeover.h.
+// A thread that waits for a call runs it, and those before it; so a call that is awaited soon costs no switch of
+// threads. A background thread runs calls that nobody waits for: see base/takeover.h.
 #pragma once
 
 #include <atomic>

@@ -63,6 +63,7 @@ constexpr uint8_t kPlacementsDiffer = 1 << 7;  // of several ranks'
 // The required lengths of the rank's input and output.
 inline std::pair<int64_t, int64_t> lengths_of(const CallShape& call, int64_t count) {
   const Traits& t = traits(call.collective);
+  if (!t.in_blocks()) return {count, count};
   int64_t input = count, output = count;
   if (t.split == Split::pairs) {
     input = output = 0;

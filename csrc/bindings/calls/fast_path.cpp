@@ -13,7 +13,8 @@
 namespace pc {
 namespace {
 
-// The methods of Communicator that plain arguments enter at once: every call of the core by its number, and those below.
+// The methods of Communicator that plain arguments enter at once: every call of the core by its number, and those
+// below.
 constexpr auto kCalls = static_cast<size_t>(Collective::count);
 enum Method : size_t { recv = kCalls, allgatherv, alltoallv, methods };
 

@@ -1,4 +1,5 @@
-// A type of Python's C interface: making, awaiting and freeing an object of pybind11 takes as long as a call of 8 bytes.
+// A type of Python's C interface: making, awaiting and freeing an object of pybind11 takes as long as a call of 8
+// bytes.
 #include "bindings/calls/handle.h"
 
 #include <algorithm>

@@ -72,7 +72,13 @@ bool takes(const py::object& array) {
 
 using ArrayPair = std::pair<py::object, py::object>;
 
-// Arrays that a queued call must keep alive.  The last owner may be the progress thread.
+// Not inlined: calls that do not wait pass it by.
+[[gnu::noinline, gnu::cold]] void read_late(const LateTimeout* late_timeout, Operation& operation) {
+  if (late_timeout != nullptr) operation.timeout = std::chrono::duration<double>(read_timeout((*late_timeout)()));
+}
+
+}  // namespace
+
 std::shared_ptr<void> keep_alive(py::handle x, py::handle out) {
   auto* pair = new ArrayPair(pinned(x), pinned(out));
   return {pair, [](void* held) {
@@ -83,13 +89,6 @@ std::shared_ptr<void> keep_alive(py::handle x, py::handle out) {
             delete arrays;
           }};
 }
-
-// Not inlined: calls that do not wait pass it by.
-[[gnu::noinline, gnu::cold]] void read_late(const LateTimeout* late_timeout, Operation& operation) {
-  if (late_timeout != nullptr) operation.timeout = std::chrono::duration<double>(read_timeout((*late_timeout)()));
-}
-
-}  // namespace
 
 size_t PlanKeyHash::operator()(const PlanKey& key) const {
   size_t hash = static_cast<size_t>(key.collective) | static_cast<size_t>(key.dtype) << 8 |
@@ -263,30 +262,31 @@ Operation TeamCall::prepare(Terms& terms, Arrays& a) {
                     terms.root,           a.count,       terms.op.ptr(),
                     terms.topology.ptr(), terms.scaling, std::move(terms.counts),
                     std::move(terms.note)};
-  Operation operation;
-  operation.plan = plan_for(key);
-  if ((a.input.data == nullptr && operation.plan->schedule->uses_input() && a.count > 0 && !a.has_input) ||
-      (a.output.data == nullptr && operation.plan->schedule->uses_output() && a.count > 0 && !a.has_output))
+  std::shared_ptr<const Plan> plan = plan_for(key);
+  if ((a.input.data == nullptr && plan->schedule->uses_input() && a.count > 0 && !a.has_input) ||
+      (a.output.data == nullptr && plan->schedule->uses_output() && a.count > 0 && !a.has_output))
     throw InvalidArgument("the schedule touches an array that this rank does not have");
+  Operation operation;
+  operation.plan = std::move(plan);
+  operation.input = a.input.data;
+  operation.output = a.output.data;
+  operation.input_at = a.input_at;
+  operation.output_at = a.output_at;
+  operation.gather = std::move(a.gather);
+  operation.step = terms.step;
+  operation.timeout = std::chrono::duration<double>(read_timeout(terms.timeout));
   operation.negotiates = team_->has_windows() && may_use_windows(collective, a);
   if (placement != 0) {
     PlanKey staged = key;
     staged.placement = 0;
     operation.fallback = plan_for(staged);
   }
-  operation.input = a.input.data;
-  operation.output = a.output.data;
-  operation.step = terms.step;
-  operation.input_at = a.input_at;
-  operation.output_at = a.output_at;
   if (traits(collective).single_buffer && placement != 0 && team_->rank() == terms.root &&
       a.input.data != a.output.data)
     operation.fill = std::make_unique<PlainCopy>(a.output.data, a.input.data,
                                                  static_cast<size_t>(a.count) * operation.plan->element);
-  operation.gather = std::move(a.gather);
   if (terms.copies != nullptr)
     operation.staging = std::make_unique<Staging>(*terms.copies, a.input.data, a.output.data);
-  operation.timeout = std::chrono::duration<double>(read_timeout(terms.timeout));
   return operation;
 }
 
@@ -356,13 +356,6 @@ py::object TeamCall::call(int collective_number, py::object x, py::object out, c
   Arrays a = read(x, out);
   Outcome outcome = finish(prepare(terms, a), x, out, nonblocking, out);
   return nonblocking ? make_handle(std::move(outcome.task), out) : out;
-}
-
-Outcome TeamCall::finish(Operation&& operation, py::handle x, py::handle out, bool nonblocking, py::object result,
-                         const LateTimeout* late_timeout) {
-  if (nonblocking) return {std::move(result), submit(team_, std::move(operation), keep_alive(x, out))};
-  run(operation, x, out, late_timeout);
-  return {std::move(result), nullptr};
 }
 
 void TeamCall::close() {

@@ -60,6 +60,9 @@ void require_turn(const Team& team);
 // Begins a nonblocking call; `keep`: its arrays.
 std::shared_ptr<Task> submit(const std::shared_ptr<Team>& team, Operation operation, std::shared_ptr<void> keep);
 
+// Arrays that a queued call must keep alive.  The last owner may be the progress thread.
+std::shared_ptr<void> keep_alive(py::handle x, py::handle out);
+
 class TeamCall {
  public:
   // planner(collective, topology, bytes, root, placement, op, dtype) ->
@@ -70,8 +73,8 @@ class TeamCall {
   // `x` or `out` may be None if the rank has none; an `out` of None is created if it has the shape of x.
   // An `x` that is not C-contiguous is packed when the call runs.
   // NotImplemented: arrays that must be adapted first (another library's, or an `out` that is not contiguous).
-  // `note`: text on which the ranks must also agree.  `step`: of a weighted call.  `copies`: the address of DeviceCopies,
-  // if x and out are Buffers in device memory; 0: they are not.
+  // `note`: text on which the ranks must also agree.  `step`: of a weighted call.  `copies`: the address of
+  // DeviceCopies, if x and out are Buffers in device memory; 0: they are not.
   py::object call(int collective, py::object x, py::object out, const py::object& op, const py::object& topology,
                   int32_t root, const py::object& counts, const py::object& scale, const py::object& timeout,
                   bool nonblocking, const py::object& note, int64_t step, uintptr_t copies = 0);
@@ -114,7 +117,11 @@ class TeamCall {
                    const std::vector<int64_t>& row_counts, int64_t rows);
   std::vector<int64_t> exchange(std::vector<int64_t> numbers, const PlainCall& call);
   Outcome finish(Operation&& operation, py::handle x, py::handle out, bool nonblocking, py::object result,
-                 const LateTimeout* late_timeout = nullptr);
+                 const LateTimeout* late_timeout = nullptr) {
+    if (nonblocking) return {std::move(result), submit(team_, std::move(operation), keep_alive(x, out))};
+    run(operation, x, out, late_timeout);
+    return {std::move(result), nullptr};
+  }
   void run(Operation& operation, py::handle x, py::handle out, const LateTimeout* late_timeout = nullptr);
   void run_queued(Operation operation, py::handle x, py::handle out);
 

@@ -68,8 +68,8 @@ class Board {
   std::vector<Member> fetch(Limit limit = kNoLimit);
   // Cuts a batch if it is due; otherwise returns when one may be due (the far future: nothing is ready).
   // `at_once`: without waiting for more operations to fuse; so, too, if the operation in slot `wanted` (-1: none), for
-  // which a thread waits, is ready.  `fetched`: for the batch, which is then fetched in the same turn of the lock, since
-  // every turn is one that other ranks wait for.
+  // which a thread waits, is ready.  `fetched`: for the batch, which is then fetched in the same turn of the lock,
+  // since every turn is one that other ranks wait for.
   Limit cut(bool at_once = false, Limit limit = kNoLimit, int32_t wanted = -1, std::vector<Member>* fetched = nullptr);
   // Whether the lock was free at some moment before `limit`.
   bool await_lock(Limit limit);

@@ -184,19 +184,28 @@ Status Team::run_until(Operation& op, Clock::time_point until) {
 
 Status Team::attempt(Operation& op) { return threads_ ? Status::pending : proceed(op, Waiting::hopes); }
 
+// Of a call across hosts, or of arrays in device memory.
+Status Team::execute_general(Operation& op) {
+  CpuGroup<SingleLane> group(*this, op);
+  Status status = execute(group, op.plan->schedule->view(), op.span, op.cursor);
+  if (status == Status::done && spans_hosts_ && !(flush(op) && compare_neighbours(op))) status = group.failure();
+  if (op.staging == nullptr) return status;
+  if (status == Status::done) op.staging->finish();
+  if (!op.staging->failure().empty()) report_staging(op, Fault::aborted, op.staging->failure());
+  return status;
+}
+
 Status Team::proceed(Operation& op, Waiting waiting) {
   if (poisoned()) fail();
   op.waiting = waiting;
-  Status status = Status::done;
+  Status status = Status::pending;
   if (!begin(op)) {
     status = CpuGroup<SingleLane>(*this, op).failure();
+  } else if (spans_hosts_ || op.staging != nullptr) {
+    status = execute_general(op);
   } else {
-    CpuGroup<SingleLane> group(*this, op);
+    CpuGroup<SingleLane, false> group(*this, op);  // of the plan that the ranks have agreed on
     status = execute(group, op.plan->schedule->view(), op.span, op.cursor);
-    if (status == Status::done && spans_hosts_ && !(flush(op) && compare_neighbours(op))) status = group.failure();
-    if (status == Status::done && op.staging != nullptr) op.staging->finish();
-    if (op.staging != nullptr && !op.staging->failure().empty())
-      report_staging(op, Fault::aborted, op.staging->failure());
   }
   // If this rank was stopped meanwhile, the others may have given up, and the data it has read since is undefined. This
   // load comes after those of the peers' arrays, which precede the publication.

@@ -40,9 +40,11 @@ class SharedLanes {
   int lane_;
 };
 
-template <class Lanes>
+// `general`: whether ranks may be on several hosts, or the arrays in device memory.
+template <class Lanes, bool general = true>
 class CpuGroup {
  public:
+  static constexpr bool kMessages = general;
   CpuGroup(Team& team, Operation& op, Lanes lanes = {}) : team_(team), op_(op), plan_(*op.plan), lanes_(lanes) {}
 
   int lane() const { return lanes_.lane(); }
@@ -82,7 +84,8 @@ class CpuGroup {
       uint64_t* const targets = team_.readers_of(segment);
       for (int32_t peer = 0; peer < team_.size_; ++peer) {
         if (targets[peer] == 0) continue;
-        if (!reached({peer, targets[peer], team_.spans_hosts_ && team_.remote(peer) != nullptr})) return false;
+        const bool sent = general && team_.spans_hosts_ && team_.remote(peer) != nullptr;
+        if (!reached({peer, targets[peer], sent})) return false;
         targets[peer] = 0;
       }
     }
@@ -95,9 +98,11 @@ class CpuGroup {
   }
 
   bool open(int64_t tile, uint32_t slot) {
-    if (staging_ != nullptr && !stage(tile)) return false;
-    if (team_.spans_hosts_)
-      for (const Step& step : plan_.schedule->early_receives()) post(step, tile, slot);
+    if constexpr (general) {
+      if (staging_ != nullptr && !stage(tile)) return false;
+      if (team_.spans_hosts_)
+        for (const Step& step : plan_.schedule->early_receives()) post(step, tile, slot);
+    }
     return true;
   }
 
@@ -111,10 +116,12 @@ class CpuGroup {
   }
 
   void combine(const Step& step, int64_t tile, uint32_t slot) {
-    if (staging_ != nullptr) staging_->advance(op_.cursor.tile);
-    if (step.is_message()) {
-      if (step.sends() && all(true) && lane() == 0) send(step, tile, slot);
-      return;
+    if constexpr (general) {
+      if (staging_ != nullptr) staging_->advance(op_.cursor.tile);
+      if (step.is_message()) {
+        if (step.sends() && all(true) && lane() == 0) send(step, tile, slot);
+        return;
+      }
     }
     const int32_t chunk = step.chunk();
     const int64_t begin = tile * plan_.tile_elements, count = elements(chunk, begin);
@@ -197,7 +204,7 @@ class CpuGroup {
       return team_.scratch(rank, slot) + (place * plan_.tile_elements + skip) * element;
     }
     const bool own = rank == team_.rank_;
-    if (own && staging_ != nullptr) return staging_->place(place == kPlaceInput, chunk, begin, skip);
+    if (general && own && staging_ != nullptr) return staging_->place(place == kPlaceInput, chunk, begin, skip);
     if (place == kPlaceInput) {
       char* base = own ? static_cast<char*>(const_cast<void*>(op_.input)) : team_.peer_input_[rank];
       return base + (plan_.layout.input_offset[chunk] + begin + skip) * element;
@@ -206,33 +213,10 @@ class CpuGroup {
     return base + (plan_.layout.output_offset[chunk] + begin + skip) * element;
   }
 
-  // Which targets are written past the caches.
-  struct Streamed {
-    bool any = false;
-    bool has_cells = false;  // among the targets
-    bool cells = false;      // are streamed
-  };
-
-  [[gnu::noinline]] Streamed choose_streamed(const Step& step, int64_t bytes, bool* streamed) {
-    Streamed chosen;
-    for (int32_t i = 0; i < step.targets(); ++i) {
-      const int32_t place = step.target(i).place;
-      if (place >= 0 && !chosen.has_cells) {
-        chosen.has_cells = true;
-        chosen.cells = bytes >= SharedWrites::kLeast && team_.shared_writes_.stream();
-      }
-      streamed[i] = place >= 0 ? chosen.cells : plan_.streams && place == kPlaceOutput;
-      chosen.any = chosen.any || streamed[i];
-    }
-    return chosen;
-  }
-
   void combine_share(const Step& step, int64_t begin, int64_t skip, int64_t mine, uint32_t slot) {
     const void* sources[kMostOperands];
     bool initial[kMostOperands];
     void* targets[kMostOperands];
-    double weights[kMostOperands];
-    bool streamed[kMostOperands];
     const int32_t k = step.sources(), m = step.targets(), chunk = step.chunk();
     for (int32_t i = 0; i < k; ++i) {
       const Source s = step.source(i);
@@ -243,34 +227,51 @@ class CpuGroup {
       const Target t = step.target(i);
       targets[i] = place(t.rank, t.place, chunk, begin, skip, slot);
     }
-    const bool weighted = step.weighted();
-    for (int32_t i = 0; weighted && i < k; ++i) weights[i] = step.weight(i);
-    const int64_t bytes = mine * static_cast<int64_t>(plan_.element);
-    Streamed past;
-    if (bytes >= SharedWrites::kLeast || plan_.streams) past = choose_streamed(step, bytes, streamed);
-    const Block block{sources,
-                      initial,
-                      targets,
-                      k,
-                      m,
-                      static_cast<size_t>(mine),
-                      step.complete(),
-                      &plan_.scaling,
-                      plan_.custom,
-                      past.any ? streamed : nullptr,
-                      weighted ? weights : nullptr};
-    const bool copies_to_cells = past.has_cells && bytes >= SharedWrites::kLeast && k == 1 && !weighted;
+    const auto count = static_cast<size_t>(mine);
+    Block block{sources, initial, targets, k, m, count, step.complete(), &plan_.scaling, plan_.custom};
+    if (step.weighted()) combine_weighted(step, block);
+    else combine_block(step, block);
+  }
+
+  [[gnu::noinline]] void combine_weighted(const Step& step, Block& block) {
+    double weights[kMostOperands];
+    for (int32_t i = 0; i < block.k; ++i) weights[i] = step.weight(i);
+    block.weights = weights;
+    combine_block(step, block);
+  }
+
+  void combine_block(const Step& step, Block& block) {
+    const auto bytes = static_cast<int64_t>(block.count * plan_.element);
+    if (bytes >= SharedWrites::kLeast || plan_.streams) combine_large(step, block, bytes);
+    else plan_.combine(block);
+  }
+
+  // Chooses which targets are written past the caches, and times writes to cells.
+  [[gnu::noinline]] void combine_large(const Step& step, Block& block, int64_t bytes) {
+    bool streamed[kMostOperands];
+    bool any = false, has_cells = false, stream_cells = false;
+    for (int32_t i = 0; i < block.m; ++i) {
+      const int32_t place = step.target(i).place;
+      if (place >= 0 && !has_cells) {
+        has_cells = true;
+        stream_cells = bytes >= SharedWrites::kLeast && team_.shared_writes_.stream();
+      }
+      streamed[i] = place >= 0 ? stream_cells : plan_.streams && place == kPlaceOutput;
+      any = any || streamed[i];
+    }
+    if (any) block.streamed = streamed;
+    const bool copies_to_cells = has_cells && bytes >= SharedWrites::kLeast && block.k == 1 && block.weights == nullptr;
     if (!copies_to_cells || step.source(0).rank != team_.rank_ || lane() != 0) return plan_.combine(block);
     const auto since = Clock::now();
     plan_.combine(block);
-    const int64_t slow_line = m > 1 ? SharedWrites::kSlowTwo : SharedWrites::kSlow;
-    team_.shared_writes_.record(bytes, Clock::now() - since, past.cells, slow_line);
+    const int64_t slow_line = block.m > 1 ? SharedWrites::kSlowTwo : SharedWrites::kSlow;
+    team_.shared_writes_.record(bytes, Clock::now() - since, stream_cells, slow_line);
   }
 
   Team& team_;
   Operation& op_;
   const Plan& plan_;
-  Staging* const staging_ = op_.staging.get();  // of arrays in device memory: the call has one lane
+  Staging* const staging_ = general ? op_.staging.get() : nullptr;  // of arrays in device memory: one lane
   Lanes lanes_;
 };
 

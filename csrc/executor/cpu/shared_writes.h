@@ -9,8 +9,8 @@
 
 namespace pc {
 
-// Ordinary stores are best where the ranks' cores share a cache.  Where they do not, each line is fetched from the peer's
-// cache first.  1 MiB from rank to rank through cells, in us:
+// Ordinary stores are best where the ranks' cores share a cache.  Where they do not, each line is fetched from the
+// peer's cache first.  1 MiB from rank to rank through cells, in us:
 //                                                     ordinary  past the caches
 //   Zen 5, a line changes hands in 0.05 us (1 ns a line)    17               45
 //   Zen 5, in 0.25 us (7 ns)                               120               36
@@ -19,8 +19,8 @@ namespace pc {
 //   Zen 3 (3 to 8 ns, streamed 5 to 7; allreduce)     82 to 125       175 to 190
 //   Zen 3 (13 to 17 ns, streamed 3 to 6; allreduce)        360              160
 // So both ways are timed: after ordinary stores that were slow, and much slower than streaming was, the next writes are
-// streamed, since a rank may move to another core at any time.  (rep movsb is as fast as streaming on Zen 5; on Zen 4 it
-// fetches the lines, too.)
+// streamed, since a rank may move to another core at any time.  (rep movsb is as fast as streaming on Zen 5; on Zen 4
+// it fetches the lines, too.)
 class SharedWrites {
  public:
   static constexpr int64_t kLeast = 16 << 10;  // bytes; less is always stored ordinarily, and not timed

@@ -97,8 +97,8 @@ uint64_t Staging::copy(const Side& side, const std::vector<int64_t>& offsets, Co
   return mark;
 }
 
-// The slot of a tile is free for the next one's input after the iteration `depth` later has begun, and its messages have
-// been taken.
+// The slot of a tile is free for the next one's input after the iteration `depth` later has begun, and its messages
+// have been taken.
 void Staging::fetch_ahead(int64_t iteration) {
   const auto slots = static_cast<int64_t>(slots_.size());
   const int64_t last = slots == plan_->tiles ? slots : std::min(plan_->tiles, iteration - depth_ + 1 + slots);

@@ -1,5 +1,5 @@
-// The arrays of a call that are in device memory: staged tile by tile through pinned host memory, so that copies from the
-// device, the schedule's steps and copies to the device overlap.  Tiles take turns in a few slots of that memory.
+// The arrays of a call that are in device memory: staged tile by tile through pinned host memory, so that copies from
+// the device, the schedule's steps and copies to the device overlap.  Tiles take turns in a few slots of that memory.
 #pragma once
 
 #include <string>

@@ -29,8 +29,8 @@ constexpr size_t kPairBlocks = round_up(2 * sizeof(RankBlock), 64);
 // Each rank has a channel to each other one.
 constexpr int64_t pairs_of(int64_t size) { return size * (size - 1); }
 
-// Bytes of scratch of one rank's messages to another.  With this odd number of pages a tile whose size is a power of two
-// fills its segments: see ScratchRing.
+// Bytes of scratch of one rank's messages to another.  With this odd number of pages a tile whose size is a power of
+// two fills its segments: see ScratchRing.
 constexpr int64_t pair_scratch(int32_t size) {
   const int64_t share = kPairsScratch / std::max<int64_t>(1, pairs_of(size));
   return std::clamp(share, kLeastPairScratch, kMostPairScratch) / (2 * kPage) * (2 * kPage) + kPage;

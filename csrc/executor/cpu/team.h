@@ -79,30 +79,31 @@ enum class Waiting : uint8_t {
 struct Operation {
   std::shared_ptr<const Plan> plan;
   std::shared_ptr<const Plan> fallback;  // staged; used if the ranks' placements differ
-  bool negotiates = false;               // the communicator has windows: agree with the peers on the plan
-  uint8_t placement = 0;                 // of the ranks of this host, when it has been told to other hosts
-  bool told = false;
-  const void* input = nullptr;
-  void* output = nullptr;
-  Location input_at, output_at;
   std::unique_ptr<Copy> gather;  // creates `input`, which only this rank reads, or null
   std::unique_ptr<Copy> fill;    // creates the input of the plan on windows, which peers read, or null
   std::unique_ptr<Staging> staging;  // if `input` and `output` are in device memory
+  const void* input = nullptr;
+  void* output = nullptr;
+  Location input_at, output_at;
   int64_t step = 0;  // of a weighted call: ranks compare it, and their schedules, but plans do not depend on it
-  uint64_t sequence = 0;
-  uint64_t digest = 0;  // compared by peers: differs between any two calls, and between calls of different sequence
-  Span span{};
+  std::chrono::duration<double> timeout{};
   Cursor cursor{};
   Clock::time_point deadline{};  // set by the first wait that does not end at once
-  std::chrono::duration<double> timeout{};
-  std::string describe() const { return plan->fingerprint.describe(false, step); }
+  Clock::time_point waiting_since{};  // of the wait in progress
+  Clock::time_point checked{};        // when the peers were last checked
+  Clock::time_point until = Clock::time_point::max();  // of limited waiting
+  // The next three are set when the call has begun.
+  uint64_t sequence;
+  uint64_t digest;  // compared by peers: differs between any two calls, and between calls of different sequence
+  Span span;
+  bool negotiates = false;  // the communicator has windows: agree with the peers on the plan
+  uint8_t placement = 0;    // of the ranks of this host, when it has been told to other hosts
+  bool told = false;
   bool begun = false;
   bool agreed = false;
   bool caller_waits = false;  // in a blocking call: nothing else in this thread needs its core
   Waiting waiting = Waiting::blocks;
-  Clock::time_point waiting_since{};  // of the wait in progress
-  Clock::time_point checked{};        // when the peers were last checked
-  Clock::time_point until = Clock::time_point::max();  // of limited waiting
+  std::string describe() const { return plan->fingerprint.describe(false, step); }
 };
 
 class Team {
@@ -113,8 +114,8 @@ class Team {
   // The ranks of a communicator that is on one host.
   static std::vector<int32_t> all_of(int32_t size);
 
-  // The ranks `here` share the segment, `others` are those on other hosts.  Owns the sockets.  `ucx`: connected with all
-  // of them, or null.
+  // The ranks `here` share the segment, `others` are those on other hosts.  Owns the sockets.  `ucx`: connected with
+  // all of them, or null.
   Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
        std::vector<int32_t> world_ranks, std::string name, bool threads, std::vector<int32_t> here,
        const std::vector<Sockets>& others, const std::shared_ptr<UcxWorker>& ucx = nullptr);
@@ -201,7 +202,8 @@ class Team {
   static std::function<bool()> interrupted;
 
  private:
-  template <class Lanes> friend class CpuGroup;
+  template <class Lanes, bool general> friend class CpuGroup;
+  Status execute_general(Operation& op);
   Status proceed(Operation& op, Waiting waiting);
   [[noreturn]] void fail();
   void connect(const std::vector<Sockets>& others, const std::shared_ptr<UcxWorker>& ucx);

@@ -16,7 +16,8 @@ namespace {
 constexpr int kOldestMinor = 1;
 
 // The version to answer with: XLA refuses a handler that is for another one than its own.  A minor version may add
-// fields behind those declared here, so any does.  Releases that do not state theirs (of JAX 0.5 to 0.7) have the oldest.
+// fields behind those declared here, so any does.  Releases that do not state theirs (of JAX 0.5 to 0.7) have the
+// oldest.
 std::pair<int, int> answer_to(const CallFrame& frame) {
   constexpr std::pair unknown{kMajor - 1, 0};
   if (frame.size < sizeof(CallFrame)) return unknown;
@@ -26,8 +27,8 @@ std::pair<int, int> answer_to(const CallFrame& frame) {
   return known ? std::pair{version.major, version.minor} : unknown;
 }
 
-// Ctrl-C during a call on the main thread: its exception is pending there, and XLA's error would replace it.  The signal
-// is raised again, for the interpreter to handle after XLA has returned.
+// Ctrl-C during a call on the main thread: its exception is pending there, and XLA's error would replace it.  The
+// signal is raised again, for the interpreter to handle after XLA has returned.
 void keep_interrupt() {
   const Acquired gil;
   if (!gil || PyErr_Occurred() == nullptr) return;

@@ -1,5 +1,5 @@
-// What is used of XLA's typed foreign function interface (xla/ffi/api/c_api.h, major version 0): a C ABI, declared here so
-// that the build needs no jaxlib.  Every struct begins with its size, which handlers check.
+// What is used of XLA's typed foreign function interface (xla/ffi/api/c_api.h, major version 0): a C ABI, declared here
+// so that the build needs no jaxlib.  Every struct begins with its size, which handlers check.
 #pragma once
 
 #include <cstddef>

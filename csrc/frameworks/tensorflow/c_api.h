@@ -1,5 +1,6 @@
-// The functions of TensorFlow's C API that are used here, declared again: the core is built without TensorFlow, and finds
-// them in the libraries that Python has loaded.  Signatures: tensorflow/c/{kernels,ops,tf_status,tf_tensor}.h of 2.21.
+// The functions of TensorFlow's C API that are used here, declared again: the core is built without TensorFlow, and
+// finds them in the libraries that Python has loaded.  Signatures: tensorflow/c/{kernels,ops,tf_status,tf_tensor}.h of
+// 2.21.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// One execution of an operation of TensorFlow's graph, as Python sees it: a GraphCall of pycollective/hvd/graph_call.py.
+// One execution of an operation of TensorFlow's graph, as Python sees it: a GraphCall of
+// pycollective/hvd/graph_call.py.
 #pragma once
 
 #include <functional>

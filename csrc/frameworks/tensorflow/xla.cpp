@@ -1,5 +1,6 @@
-// Calls from functions that XLA has compiled for the CPU: two custom calls each.  The first starts the call and returns a
-// ticket, the second takes the ticket, waits, and returns the results; pycollective/tensorflow/xla_order.py orders them.
+// Calls from functions that XLA has compiled for the CPU: two custom calls each.  The first starts the call and returns
+// a ticket, the second takes the ticket, waits, and returns the results; pycollective/tensorflow/xla_order.py orders
+// them.
 //
 // Between the two the arrays are in memory of our own: XLA may move or reuse its own as soon as a custom call returns.
 //

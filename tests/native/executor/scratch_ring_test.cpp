@@ -1,5 +1,5 @@
-// The scratch ring: slots fit the scratch, slots in turn do not overlap, and small ones stay together; and how its cells
-// are written.
+// The scratch ring: slots fit the scratch, slots in turn do not overlap, and small ones stay together; and how its
+// cells are written.
 #include "executor/scratch_ring.h"
 
 #include "check.h"

@@ -104,9 +104,8 @@ class CudaGroup {
   // Read in guard() by another thread, but after a tile's barriers.
   PC_FN void hold(uint32_t slot, int32_t peer, uint64_t target) { state_->guard[slot][peer] = target; }
 
-  // All ranks are on one host.
+  static constexpr bool kMessages = false;
   PC_FN constexpr bool open(int64_t, uint32_t) { return true; }
-  PC_FN void post(const Step&, int64_t, uint32_t) {}
 
   PC_FN void combine(const Step& step, int64_t tile, uint32_t slot) {
     const int32_t chunk = step.chunk();
