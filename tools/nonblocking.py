@@ -46,7 +46,8 @@ def generated() -> str:
     methods = [n for n in blocking.body if isinstance(n, ast.FunctionDef) and _is_collective(n)]
     names = {method.name for method in methods}
     forms = [_form(n) for n in blocking.body if isinstance(n, ast.FunctionDef) and n.name in names]
-    body = CLASS + "\n" + "\n\n".join(_indented(form) for form in forms) + "\n"
+    ends = ["\n" if ast.get_docstring(form) is None else "\n\n" for form in forms]  # overloads: as in the source
+    body = CLASS + "\n" + "".join(_indented(form) + end for form, end in zip(forms, ends, strict=True))
     return _formatted(HEADER + _imports(module) + "\n" + body)
 
 

@@ -29,69 +29,54 @@ class Nonblocking(Collectives):
 
     @overload
     def iallreduce(self, x: A, out: None = None, **options: Unpack[Options]) -> Handle[A]: ...
-
     @overload
     def iallreduce(self, x: ArrayLike, out: None = None, **options: Unpack[Options]) -> Handle[NDArray[Any]]: ...
-
     @overload
     def iallreduce(self, x: ArrayLike, out: Out, **options: Unpack[Options]) -> Handle[Out]: ...
-
     def iallreduce(self, x: ArrayLike, out: Any = None, **options: Unpack[Options]) -> Handle[Any]:
         """Nonblocking `allreduce`: same arguments; a Handle at once, for what it returns."""
         return self.start(request.elementwise("allreduce", x, out, self.backend.group, options))
 
     @overload
     def ireduce(self, x: A, root: int = 0, out: None = None, **options: Unpack[Options]) -> Handle[A | None]: ...
-
     @overload
     def ireduce(
         self, x: ArrayLike, root: int = 0, out: None = None, **options: Unpack[Options]
     ) -> Handle[NDArray[Any] | None]: ...
-
     @overload
     def ireduce(
         self, x: ArrayLike, root: int = 0, out: Out = ..., **options: Unpack[Options]
     ) -> Handle[Out | None]: ...
-
     def ireduce(self, x: ArrayLike, root: int = 0, out: Any = None, **options: Unpack[Options]) -> Handle[Any]:
         """Nonblocking `reduce`: same arguments; a Handle at once, for what it returns."""
         return self.start(request.rooted("reduce", x, root, out, self.backend.group, options))
 
     @overload
     def ireduce_scatter(self, x: A, out: None = None, **options: Unpack[Options]) -> Handle[A]: ...
-
     @overload
     def ireduce_scatter(self, x: ArrayLike, out: None = None, **options: Unpack[Options]) -> Handle[NDArray[Any]]: ...
-
     @overload
     def ireduce_scatter(self, x: ArrayLike, out: Out, **options: Unpack[Options]) -> Handle[Out]: ...
-
     def ireduce_scatter(self, x: ArrayLike, out: Any = None, **options: Unpack[Options]) -> Handle[Any]:
         """Nonblocking `reduce_scatter`: same arguments; a Handle at once, for what it returns."""
         return self.start(request.blocks("reduce_scatter", x, -1, out, self.backend.group, options))
 
     @overload
     def iscan(self, x: A, out: None = None, **options: Unpack[Options]) -> Handle[A]: ...
-
     @overload
     def iscan(self, x: ArrayLike, out: None = None, **options: Unpack[Options]) -> Handle[NDArray[Any]]: ...
-
     @overload
     def iscan(self, x: ArrayLike, out: Out, **options: Unpack[Options]) -> Handle[Out]: ...
-
     def iscan(self, x: ArrayLike, out: Any = None, **options: Unpack[Options]) -> Handle[Any]:
         """Nonblocking `scan`: same arguments; a Handle at once, for what it returns."""
         return self.start(request.elementwise("scan", x, out, self.backend.group, options))
 
     @overload
     def iexscan(self, x: A, out: None = None, **options: Unpack[Options]) -> Handle[A]: ...
-
     @overload
     def iexscan(self, x: ArrayLike, out: None = None, **options: Unpack[Options]) -> Handle[NDArray[Any]]: ...
-
     @overload
     def iexscan(self, x: ArrayLike, out: Out, **options: Unpack[Options]) -> Handle[Out]: ...
-
     def iexscan(self, x: ArrayLike, out: Any = None, **options: Unpack[Options]) -> Handle[Any]:
         """Nonblocking `exscan`: same arguments; a Handle at once, for what it returns."""
         return self.start(request.elementwise("exscan", x, out, self.backend.group, options))
@@ -107,7 +92,6 @@ class Nonblocking(Collectives):
         normalised: bool = True,
         **options: Unpack[Calling],
     ) -> Handle[A]: ...
-
     @overload
     def imix(
         self,
@@ -119,7 +103,6 @@ class Nonblocking(Collectives):
         normalised: bool = True,
         **options: Unpack[Calling],
     ) -> Handle[NDArray[Any]]: ...
-
     @overload
     def imix(
         self,
@@ -131,7 +114,6 @@ class Nonblocking(Collectives):
         normalised: bool = True,
         **options: Unpack[Calling],
     ) -> Handle[Out]: ...
-
     def imix(
         self,
         x: ArrayLike,
@@ -147,28 +129,22 @@ class Nonblocking(Collectives):
 
     @overload
     def ibroadcast(self, x: A, root: int = 0, out: None = None, **options: Unpack[Moving]) -> Handle[A]: ...
-
     @overload
     def ibroadcast(
         self, x: ArrayLike, root: int = 0, out: None = None, **options: Unpack[Moving]
     ) -> Handle[NDArray[Any]]: ...
-
     @overload
     def ibroadcast(self, x: ArrayLike, root: int = 0, out: Out = ..., **options: Unpack[Moving]) -> Handle[Out]: ...
-
     def ibroadcast(self, x: ArrayLike, root: int = 0, out: Any = None, **options: Unpack[Moving]) -> Handle[Any]:
         """Nonblocking `broadcast`: same arguments; a Handle at once, for what it returns."""
         return self.start(request.rooted("broadcast", x, root, out, self.backend.group, options))
 
     @overload
     def iallgather(self, x: A, out: None = None, **options: Unpack[Moving]) -> Handle[A]: ...
-
     @overload
     def iallgather(self, x: ArrayLike, out: None = None, **options: Unpack[Moving]) -> Handle[NDArray[Any]]: ...
-
     @overload
     def iallgather(self, x: ArrayLike, out: Out, **options: Unpack[Moving]) -> Handle[Out]: ...
-
     def iallgather(self, x: ArrayLike, out: Any = None, **options: Unpack[Moving]) -> Handle[Any]:
         """Nonblocking `allgather`: same arguments; a Handle at once, for what it returns."""
         return self.start(request.blocks("allgather", x, -1, out, self.backend.group, options))
@@ -177,17 +153,14 @@ class Nonblocking(Collectives):
     def iallgatherv(
         self, x: A, counts: Sequence[int] | None = None, out: None = None, **options: Unpack[Moving]
     ) -> Handle[A]: ...
-
     @overload
     def iallgatherv(
         self, x: ArrayLike, counts: Sequence[int] | None = None, out: None = None, **options: Unpack[Moving]
     ) -> Handle[NDArray[Any]]: ...
-
     @overload
     def iallgatherv(
         self, x: ArrayLike, counts: Sequence[int] | None = None, out: Out = ..., **options: Unpack[Moving]
     ) -> Handle[Out]: ...
-
     def iallgatherv(
         self, x: ArrayLike, counts: Sequence[int] | None = None, out: Any = None, **options: Unpack[Moving]
     ) -> Handle[Any]:
@@ -200,45 +173,36 @@ class Nonblocking(Collectives):
 
     @overload
     def igather(self, x: A, root: int = 0, out: None = None, **options: Unpack[Moving]) -> Handle[A | None]: ...
-
     @overload
     def igather(
         self, x: ArrayLike, root: int = 0, out: None = None, **options: Unpack[Moving]
     ) -> Handle[NDArray[Any] | None]: ...
-
     @overload
     def igather(self, x: ArrayLike, root: int = 0, out: Out = ..., **options: Unpack[Moving]) -> Handle[Out | None]: ...
-
     def igather(self, x: ArrayLike, root: int = 0, out: Any = None, **options: Unpack[Moving]) -> Handle[Any]:
         """Nonblocking `gather`: same arguments; a Handle at once, for what it returns."""
         return self.start(request.blocks("gather", x, root, out, self.backend.group, options))
 
     @overload
     def iscatter(self, x: A, root: int = 0, out: None = None, **options: Unpack[Moving]) -> Handle[A]: ...
-
     @overload
     def iscatter(
         self, x: ArrayLike, root: int = 0, out: None = None, **options: Unpack[Moving]
     ) -> Handle[NDArray[Any]]: ...
-
     @overload
     def iscatter(
         self, x: ArrayLike | None, root: int = 0, out: Out = ..., **options: Unpack[Moving]
     ) -> Handle[Out]: ...
-
     def iscatter(self, x: ArrayLike | None, root: int = 0, out: Any = None, **options: Unpack[Moving]) -> Handle[Any]:
         """Nonblocking `scatter`: same arguments; a Handle at once, for what it returns."""
         return self.start(request.blocks("scatter", x, root, out, self.backend.group, options))
 
     @overload
     def ialltoall(self, x: A, out: None = None, **options: Unpack[Moving]) -> Handle[A]: ...
-
     @overload
     def ialltoall(self, x: ArrayLike, out: None = None, **options: Unpack[Moving]) -> Handle[NDArray[Any]]: ...
-
     @overload
     def ialltoall(self, x: ArrayLike, out: Out, **options: Unpack[Moving]) -> Handle[Out]: ...
-
     def ialltoall(self, x: ArrayLike, out: Any = None, **options: Unpack[Moving]) -> Handle[Any]:
         """Nonblocking `alltoall`: same arguments; a Handle at once, for what it returns."""
         return self.start(request.blocks("alltoall", x, -1, out, self.backend.group, options))
@@ -252,7 +216,6 @@ class Nonblocking(Collectives):
         out: None = None,
         **options: Unpack[Moving],
     ) -> Handle[A]: ...
-
     @overload
     def ialltoallv(
         self,
@@ -262,7 +225,6 @@ class Nonblocking(Collectives):
         out: None = None,
         **options: Unpack[Moving],
     ) -> Handle[NDArray[Any]]: ...
-
     @overload
     def ialltoallv(
         self,
@@ -272,7 +234,6 @@ class Nonblocking(Collectives):
         out: Out = ...,
         **options: Unpack[Moving],
     ) -> Handle[Out]: ...
-
     def ialltoallv(
         self,
         x: ArrayLike,
