@@ -63,14 +63,13 @@ def _range(part: str, fields: list[str]) -> Iterator[int]:
         low = low * factor + addend
 
 
-def format_size(nbytes: int) -> str:
+def format_size(nbytes: float) -> str:
     """``4 B``, ``64 KiB``, ``1.5 MiB``: human-readable."""
-    value = float(nbytes)
-    for unit in ("B", "KiB", "MiB"):
-        if value < KIB:
-            return f"{value:.4g} {unit}"
-        value /= KIB
-    return f"{value:.4g} GiB"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < KIB:
+            return f"{nbytes:.4g} {unit}"
+        nbytes /= KIB
+    return f"{nbytes:.4g} TiB"
 
 
 def parse_duration(text: str) -> float:

@@ -1,12 +1,15 @@
-"""Arguments common to the operations of all frameworks: operators, factors and compression."""
+"""Arguments common to the operations of all frameworks: operators, factors, groups and compression."""
 
 from __future__ import annotations
 
+import itertools
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from pycollective import checks
+
+T = TypeVar("T")
 
 Average, Sum, Adasum, Min, Max, Product = range(6)
 OPS = {Average: "avg", Sum: "sum", Min: "min", Max: "max", Product: "prod"}
@@ -43,6 +46,21 @@ def factor(given: Any, name: str) -> float:
 def gradient_factors(op: int, predivide: float) -> tuple[float, float]:
     """The factors on each rank's gradient and on the result, of an optimizer with gradient_predivide_factor."""
     return (1 / predivide, predivide) if op == Average else (1.0, 1.0)
+
+
+def groups_of(num_groups: Any, groups: Any) -> Any:
+    """An optimizer's argument `groups`, or the one that it replaced: then it warns (DeprecationWarning)."""
+    if checks.integer(num_groups, "num_groups") == 0:
+        return groups
+    warnings.warn("num_groups was replaced by groups", DeprecationWarning, stacklevel=3)
+    return num_groups if groups is None else groups
+
+
+def split_evenly(values: Sequence[T], parts: int) -> list[Sequence[T]]:
+    """`parts` pieces of a list, in order, whose lengths differ by at most one; the longer ones first."""
+    least, more = divmod(len(values), max(1, parts))
+    starts = [least * i + min(i, more) for i in range(parts + 1)]
+    return [values[start:end] for start, end in itertools.pairwise(starts)]
 
 
 def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[int | None, bool | None], int]:

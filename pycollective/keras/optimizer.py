@@ -10,11 +10,11 @@ from typing import Any
 import keras
 
 from pycollective import checks
-from pycollective.hvd.arguments import Average
+from pycollective.hvd.arguments import Average, groups_of
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.keras import keras3
 from pycollective.keras.compression import Compression
-from pycollective.keras.options import OptimizerOptions, groups_of
+from pycollective.keras.options import OptimizerOptions
 
 
 def DistributedOptimizer(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pycollective import checks
-from pycollective.hvd.arguments import Adasum, Average, compressor, operator_name
+from pycollective.hvd.arguments import Adasum, Average, compressor, operator_name, split_evenly
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.keras.compression import Compression
 
@@ -61,19 +60,10 @@ class OptimizerOptions:
             if len(set().union(*members)) < sum(map(len, members)):
                 raise ValueError("a variable can be in one group only")
             return [[name_of[key] for key in group if key in name_of] for group in members]
-        count = checks.integer(self.groups, "groups")
-        return [list(names[i * len(names) // count : (i + 1) * len(names) // count]) for i in range(count)]
+        return [list(part) for part in split_evenly(names, checks.integer(self.groups, "groups"))]
 
 
 def key_of(variable: Any) -> Any:
     """The same for a Keras variable and for the TensorFlow variable that holds its value."""
     value = getattr(variable, "_value", variable)
     return getattr(value, "_unique_id", id(variable))
-
-
-def groups_of(num_groups: Any, groups: Any) -> Any:
-    """The argument `groups`, or the one that it replaced."""
-    if checks.integer(num_groups, "num_groups") == 0:
-        return groups
-    warnings.warn("num_groups was replaced by groups", DeprecationWarning, stacklevel=3)
-    return num_groups if groups is None else groups

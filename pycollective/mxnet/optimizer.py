@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import mxnet as mx
-import numpy as np
 
 from pycollective import checks
-from pycollective.hvd.arguments import Average
+from pycollective.hvd.arguments import Average, split_evenly
 from pycollective.hvd.gradients.gradient_group import GradientGroup, new_prefix
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.mxnet.arrays import writable
@@ -26,11 +25,6 @@ def takes_part(process_set: ProcessSet) -> bool:
     if process_set.size() is None:
         raise ValueError(f"process_set {process_set} is not registered: call hvd.init() first, with the set")
     return bool(process_set.included()) and process_set.size() != 1
-
-
-def split_evenly(names: list[str], count: int) -> list[list[str]]:
-    """`count` lists of consecutive names, the first ones longer by one if they do not divide evenly; none for 0."""
-    return [part.tolist() for part in np.array_split(np.array(names, object), count)] if count else []
 
 
 class DistributedOptimizer(mx.optimizer.Optimizer):

@@ -10,13 +10,13 @@ import mxnet as mx
 import numpy as np
 
 from pycollective import checks
-from pycollective.hvd.arguments import Average, compressor
+from pycollective.hvd.arguments import Average, compressor, split_evenly
 from pycollective.hvd.gradients.gradient_group import GradientGroup, new_prefix
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.mxnet.arrays import writable
 from pycollective.mxnet.compression import Compression
 from pycollective.mxnet.errors import mxnet_errors
-from pycollective.mxnet.optimizer import DistributedOptimizer, split_evenly, takes_part
+from pycollective.mxnet.optimizer import DistributedOptimizer, takes_part
 
 
 class DistributedTrainer(mx.gluon.Trainer):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from pycollective import checks
-from pycollective.hvd.arguments import Average
+from pycollective.hvd.arguments import Average, groups_of
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.tensorflow.compression import Compression
 from pycollective.tensorflow.hvd.gradients import GradientReducer, Groups
@@ -88,9 +87,7 @@ def DistributedGradientTape(
         ValueError, TypeError: invalid arguments.
     """
     checks.instance(gradtape, "gradtape", tf.GradientTape, "a tf.GradientTape")
-    if num_groups:
-        warnings.warn("num_groups was replaced by groups", DeprecationWarning, stacklevel=2)
-        groups = num_groups if groups is None else groups
+    groups = groups_of(num_groups, groups)
     reducer = GradientReducer(
         "DistributedGradientTape", op, compression, sparse_as_dense, gradient_predivide_factor, groups, process_set,
         scale_local_gradients,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import tensorflow as tf
 
 from pycollective import checks
-from pycollective.hvd.arguments import Adasum, Average
+from pycollective.hvd.arguments import Adasum, Average, groups_of
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.tensorflow.compression import Compression
 from pycollective.tensorflow.gradient_aggregation import LocalGradientAggregation
@@ -176,9 +175,7 @@ def DistributedOptimizer(
     average = checks.flag(average_aggregated_gradients, "average_aggregated_gradients")
     if op == Adasum and average:
         raise ValueError("Adasum takes no average_aggregated_gradients")
-    if num_groups:
-        warnings.warn("num_groups was replaced by groups", DeprecationWarning, stacklevel=2)
-        groups = num_groups if groups is None else groups
+    groups = groups_of(num_groups, groups)
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         if passes > 1 and tf.executing_eagerly():
             raise ValueError("backward_passes_per_step > 1 needs a graph with optimizers of tf.compat.v1.train")

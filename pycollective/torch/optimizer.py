@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import torch
 
 from pycollective import checks
-from pycollective.hvd.arguments import OPS, Adasum, Average, compressor
+from pycollective.hvd.arguments import OPS, Adasum, Average, compressor, groups_of, split_evenly
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.torch.compression import Compression
 from pycollective.torch.hvd.optimizer_methods import AdasumMethods, OptimizerMethods
@@ -61,16 +59,13 @@ def DistributedOptimizer(
     if checks.integer(backward_passes_per_step, "backward_passes_per_step") <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
     gradient_predivide_factor = checks.number(gradient_predivide_factor, "gradient_predivide_factor")
-    num_groups = checks.integer(num_groups, "num_groups")
+    groups = groups_of(num_groups, groups)
     sparse_as_dense = checks.flag(sparse_as_dense, "sparse_as_dense")
     checks.instance(process_set, "process_set", ProcessSet, "a ProcessSet")
     if type(op) is not int:
         op = checks.integer(op, "op")
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor is supported with op=Average only")
-    if num_groups:
-        warnings.warn("num_groups was replaced by groups", DeprecationWarning, stacklevel=2)
-        groups = num_groups if groups is None else groups
     if op not in OPS and op != Adasum:
         raise ValueError(f"op must be Average, Sum, Adasum, Min, Max or Product, not {op!r}")
     named = unique_names(optimizer, named_parameters)
@@ -136,11 +131,7 @@ def _group_parameters(
         groups = checks.integer(groups, "groups")
         if groups < 0:
             raise ValueError("groups must be a number of groups, or the groups themselves as lists of tensors")
-        if groups == 0:
-            return {}
-        quotient, rest = divmod(len(trained), groups)
-        ends = list(itertools.accumulate(quotient + (i < rest) for i in range(groups)))
-        parts = [trained[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        parts = split_evenly(trained, groups)
     else:
         parts = [checks.items(group, "groups", "lists of tensors") for group in checks.items(groups, "groups", "lists")]
         members = [p for part in parts for p in part]

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from pycollective.cli import outputs
 from pycollective.cli.commands import refusing
-from pycollective.cli.doctor.findings import Finding, output_of, publish, size_text
+from pycollective.cli.doctor.findings import Finding, output_of, publish
 from pycollective.cli.doctor.gpu import gpu
 from pycollective.cli.doctor.machine import machine, memory
 from pycollective.cli.doctor.software import core, mpi, packages, tensorflow
+from pycollective.cli.units import format_size
 from pycollective.comm.host.cores import ranges, usable_cores
 
 _PATH_SIZES = (1 << 10, 1 << 20, 1 << 26)
@@ -75,7 +76,7 @@ def _paths() -> Iterator[Finding]:
     yield Finding(group, "tried", "right" if right else "wrong result", right)
     for nbytes, path in zip(_PATH_SIZES, paths, strict=True):
         text = f"{path['topology']}, {path['variant']} variant; comm.empty: {path['window']}; others: {path['plain']}"
-        yield Finding(group, size_text(nbytes), text)
+        yield Finding(group, format_size(nbytes), text)
     yield Finding(group, "cores", paths[0]["waiting"])
 
 

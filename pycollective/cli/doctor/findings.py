@@ -89,11 +89,3 @@ def output_of(command: list[str], check: bool = False, seconds: float = _PROBE_S
         ).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-
-
-def size_text(number: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < 1024:
-            return f"{number:.4g} {unit}"
-        number /= 1024
-    return f"{number:.4g} TiB"

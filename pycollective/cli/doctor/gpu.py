@@ -9,7 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from pycollective.cli.doctor.findings import Finding, first_line, output_of, size_text
+from pycollective.cli.doctor.findings import Finding, first_line, output_of
+from pycollective.cli.units import format_size
 
 
 def gpu() -> Iterator[Finding]:
@@ -37,7 +38,7 @@ def _gpu_path() -> Iterator[Finding]:
     for device in range(cuda.device_count()):
         has = cuda.properties(device)
         major, minor = has["compute_capability"]
-        text = f"{has['name']}, sm_{major}{minor}, {has['multiprocessors']} SMs, {size_text(has['memory_bytes'])}"
+        text = f"{has['name']}, sm_{major}{minor}, {has['multiprocessors']} SMs, {format_size(has['memory_bytes'])}"
         yield Finding("GPU", f"device {device}", text)
     text = output_of([sys.executable, "-c", _GPU_TRIAL])
     right = text.strip().endswith("TRIAL right")

@@ -8,7 +8,8 @@ import platform
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pycollective.cli.doctor.findings import Finding, size_text
+from pycollective.cli.doctor.findings import Finding
+from pycollective.cli.units import format_size
 from pycollective.comm.host.cores import cpu_quota, ranges, usable_cores
 
 ENOUGH_SHM = 1 << 30
@@ -58,7 +59,7 @@ def _shm() -> Finding:
         return Finding("memory", "/dev/shm", "none", None, error.strerror or "")
     size, free = shm.f_blocks * shm.f_frsize, shm.f_bavail * shm.f_frsize
     why = "" if size >= ENOUGH_SHM else "small; in a container raise it with --shm-size"
-    return Finding("memory", "/dev/shm", f"{size_text(size)}, {size_text(free)} free", None if why else True, why)
+    return Finding("memory", "/dev/shm", f"{format_size(size)}, {format_size(free)} free", None if why else True, why)
 
 
 def _memfd() -> str:

@@ -9,18 +9,21 @@ import importlib.util
 import os
 import re
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from pycollective.hvd import built
 from pycollective.hvd.arguments import (
     get_average_backwards_compatibility_fun as get_average_backwards_compatibility_fun,
 )
+from pycollective.hvd.arguments import split_evenly
 
 T = TypeVar("T")
 
 EXTENSIONS = ["tensorflow", "torch", "mxnet"]
 """The frameworks that Horovod supports."""
+
+split_list = split_evenly
 
 _cache = functools.cache
 """Decorator: a function is called once for each combination of (hashable) arguments."""
@@ -113,13 +116,6 @@ def ccl_built(verbose: bool = False) -> bool:
 def num_rank_is_power_2(num_rank: int) -> bool:
     """Whether a number of ranks is a power of two; Horovod's Adasum needed one."""
     return num_rank > 0 and num_rank & (num_rank - 1) == 0
-
-
-def split_list(values: Sequence[T], parts: int) -> list[Sequence[T]]:
-    """`parts` pieces of a list, in order, whose lengths differ by at most one; the longer ones first."""
-    least, more = divmod(len(values), parts)
-    ends = [least * (i + 1) + min(i + 1, more) for i in range(parts)]
-    return [values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def is_iterable(value: Any) -> bool:

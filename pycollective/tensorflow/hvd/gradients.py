@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from pycollective import checks
 from pycollective.hvd import basics, graph_operations
-from pycollective.hvd.arguments import Adasum, Average, compressor, operator_name
+from pycollective.hvd.arguments import Adasum, Average, compressor, operator_name, split_evenly
 from pycollective.hvd.gradients.gradient_group import GradientGroup
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.tensorflow import graph_calls
@@ -162,10 +162,7 @@ class GradientReducer:
         if self._groups is None:
             return ()
         if isinstance(self._groups, int):
-            quotient, rest = divmod(len(names), self._groups)
-            sizes = [quotient + (i < rest) for i in range(self._groups)]
-            left = iter(names)
-            return tuple(tuple(next(left) for _ in range(size)) for size in sizes)
+            return tuple(tuple(part) for part in split_evenly(names, self._groups))
         name_of = {id(variable): name for variable, name in zip(variables, names, strict=True)}
         return tuple(tuple(name_of[id(v)] for v in group if id(v) in name_of) for group in self._groups)
 
