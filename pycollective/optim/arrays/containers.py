@@ -40,7 +40,7 @@ def named(arrays: Arrays, what: str = "params") -> dict[str, Any]:
     """
     if isinstance(arrays, Mapping):
         if not all(isinstance(name, str) for name in arrays):
-            raise TypeError(f"{what}: parameters have strings for names, not {list(arrays)!r:.80}")
+            raise TypeError(f"{what}: the names of parameters must be strings, not {list(arrays)!r:.80}")
         return dict(arrays)
     if isinstance(arrays, Sequence) and not isinstance(arrays, (str, bytes)):
         return {str(i): array for i, array in enumerate(arrays)}
