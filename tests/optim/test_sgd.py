@@ -319,7 +319,7 @@ SHARED = np.zeros(3)
         ({"w": frozen()}, {}, TypeError, "'w' cannot be written"),
         ({"w": np.float64(1)}, {}, TypeError, "'w' cannot be written"),
         (np.zeros(3), {}, TypeError, "a dict or a list"),
-        ({1: np.zeros(3)}, {}, TypeError, "strings for names"),
+        ({1: np.zeros(3)}, {}, TypeError, "must be strings"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(params, options, error, message):
