@@ -42,7 +42,7 @@ FixedCall::FixedCall(const py::object& team, Collective collective, Dtype dtype,
   may_use_windows_ = team_->uses_windows(collective, checked_mul(count, element, "bytes of a call"));
   const py::object none = py::none();
   plan_ = call_->plan_for(
-      {collective, dtype, 0, root, count, op.ptr(), none.ptr(), {}, std::move(counts), std::move(note)});
+      {collective, root, op.ptr(), none.ptr(), {}, std::move(counts), std::move(note), dtype, 0, count});
 }
 
 Operation FixedCall::operation(const void* input, void* output) const {

@@ -61,14 +61,14 @@ Outcome TeamCall::run_plain(const PlainCall& call, Terms& terms, const PlainArra
   a.input = x.view;
   a.has_input = true;
   py::object out = py::none();
-  if (traits(terms.collective).has_output(team_->rank(), call.root)) {
+  if (traits(terms.key.collective).has_output(team_->rank(), call.root)) {
     PlainArray y;
     const bool is_input = call.out.is(call.x) && x.view.writable;
     if (is_input) y = x;
     if (call.out.is_none()) out = new_like(call.x, shape, y);
     else out = py::reinterpret_borrow<py::object>(is_input || read_plain(call.out, true, y) ? call.out : py::handle());
     if (!out) return {};
-    if (call.out.is_none() && !traits(terms.collective).has_result(team_->rank()))  // nothing is reduced: zeros
+    if (call.out.is_none() && !traits(terms.key.collective).has_result(team_->rank()))  // nothing is reduced: zeros
       std::memset(y.view.data, 0, static_cast<size_t>(y.view.bytes()));
     a.output = y.view;
     a.has_output = true;
@@ -80,11 +80,11 @@ Outcome TeamCall::call_plain(Collective collective, const PlainCall& call) {
   PlainArray x;
   if (!read_plain(call.x, false, x)) return {};
   require_open();
-  Terms terms{collective, call.root, call.op, call.topology, call.timeout, {}, {}, call.scaling, call.step};
+  Terms terms{{collective, call.root, call.op.ptr(), call.topology.ptr(), call.scaling}, call.timeout, call.step};
   if (!traits(collective).in_blocks()) return run_plain(call, terms, x, x.shape);
   const Cut& c = cut(collective, x.shape);
-  terms.counts = c.counts;
-  terms.note = c.note;
+  terms.key.counts = c.counts;
+  terms.key.note = c.note;
   return run_plain(call, terms, x, c.shape);
 }
 
@@ -97,8 +97,8 @@ std::vector<int64_t> TeamCall::exchange(std::vector<int64_t> numbers, const Plai
   a.output = {reinterpret_cast<char*>(all.data()), each * team_->size(), Dtype::int64, true};
   a.has_input = a.has_output = true;
   const py::object none = py::none();
-  Terms terms{Collective::allgather, -1, call.op, none, call.timeout};
-  terms.counts.assign(static_cast<size_t>(team_->size()), each);
+  Terms terms{{Collective::allgather, -1, call.op.ptr(), none.ptr()}, call.timeout};
+  terms.key.counts.assign(static_cast<size_t>(team_->size()), each);
   Operation operation = prepare(terms, a);
   run(operation, none, none);
   return all;
@@ -110,9 +110,9 @@ Outcome TeamCall::run_rows(const PlainCall& call, Collective collective, const P
   std::vector<int64_t> shape{x.shape.begin(), x.shape.end()};
   if (shape.empty()) shape.push_back(1);
   const int64_t row = checked_count(std::span(shape).subspan(1), 1, "a row's shape");
-  Terms terms{collective, -1, call.op, call.topology, call.timeout};
-  for (const int64_t count : row_counts) terms.counts.push_back(checked_mul(count, row, "counts"));
-  terms.note = cut(Collective::allgather, x.shape).note;  // that of its rows
+  Terms terms{{collective, -1, call.op.ptr(), call.topology.ptr()}, call.timeout};
+  for (const int64_t count : row_counts) terms.key.counts.push_back(checked_mul(count, row, "counts"));
+  terms.key.note = cut(Collective::allgather, x.shape).note;  // that of its rows
   shape[0] = rows;
   Outcome outcome = run_plain(call, terms, x, shape);
   if (!outcome.result && call.out.is_none()) throw WrongType("x: its library makes no array for the result");
@@ -171,7 +171,7 @@ Outcome TeamCall::barrier(const PlainCall& call) {
   a.input = a.output = {&nothing, 0, Dtype::uint8, true};
   a.has_input = a.has_output = true;
   const py::object none = py::none();
-  Terms terms{Collective::barrier, -1, call.op, call.topology, call.timeout};
+  Terms terms{{Collective::barrier, -1, call.op.ptr(), call.topology.ptr()}, call.timeout};
   return finish(prepare(terms, a), none, none, call.nonblocking, none);
 }
 
@@ -184,7 +184,7 @@ Outcome TeamCall::message(const py::object& array, bool sends, const PlainCall& 
   (sends ? a.has_input : a.has_output) = true;
   (sends ? a.input : a.output) = plain.view;
   const py::object none = py::none();
-  Terms terms{Collective::send, 0, call.op, none, call.timeout};
+  Terms terms{{Collective::send, 0, call.op.ptr(), none.ptr()}, call.timeout};
   return finish(prepare(terms, a), array, none, call.nonblocking, sends ? none : array);
 }
 

@@ -141,30 +141,31 @@ TeamCall::Arrays TeamCall::read(const py::object& x, const py::object& out) cons
   return a;
 }
 
-void TeamCall::check(const Terms& terms, Arrays& a) const {
-  const Traits& t = traits(terms.collective);
-  const CallShape call{terms.collective, team_->rank(), team_->size(), terms.root, terms.counts};
+void TeamCall::check(PlanKey& key, Arrays& a) const {
+  const Traits& t = traits(key.collective);
+  const CallShape call{key.collective, team_->rank(), team_->size(), key.root, key.counts};
   check_counts(call);
-  a.dtype = a.has_input ? a.input.dtype : a.output.dtype;
+  key.dtype = a.has_input ? a.input.dtype : a.output.dtype;
   a.count = a.has_input ? a.input.count : a.output.count;
   if (t.in_blocks()) {
-    a.count = sum_of(terms.counts);
-    checked_mul(a.count, static_cast<int64_t>(size_of(a.dtype)), "bytes of a call");
+    a.count = sum_of(key.counts);
+    checked_mul(a.count, static_cast<int64_t>(size_of(key.dtype)), "bytes of a call");
   }
+  key.count = a.count;
   check_arrays(call, a);
-  if (t.in_blocks() && !t.has_input(team_->rank(), terms.root)) {  // a template
+  if (t.in_blocks() && !t.has_input(team_->rank(), key.root)) {  // a template
     a.has_input = false;
     a.input.data = nullptr;
   }
 }
 
 // The same on all ranks, regardless of their arrays.
-bool TeamCall::may_use_windows(Collective collective, const Arrays& a) const {
-  return team_->uses_windows(collective, a.count * static_cast<int64_t>(size_of(a.dtype)));
+bool TeamCall::may_use_windows(const PlanKey& key) const {
+  return team_->has_windows() &&
+         team_->uses_windows(key.collective, key.count * static_cast<int64_t>(size_of(key.dtype)));
 }
 
 uint8_t TeamCall::place(Collective collective, Arrays& a) const {
-  if (!team_->has_windows() || !may_use_windows(collective, a)) return 0;
   const auto located = [&](const ArrayView& view, Location& at) {
     at = team_->locate(view.data, view.bytes());
     return at.window >= 0;
@@ -255,13 +256,10 @@ std::shared_ptr<const Plan> TeamCall::plan_for(const PlanKey& key) {
 }
 
 Operation TeamCall::prepare(Terms& terms, Arrays& a) {
-  check(terms, a);
-  const Collective collective = terms.collective;
-  const uint8_t placement = place(collective, a);
-  const PlanKey key{collective,           a.dtype,       placement,
-                    terms.root,           a.count,       terms.op.ptr(),
-                    terms.topology.ptr(), terms.scaling, std::move(terms.counts),
-                    std::move(terms.note)};
+  PlanKey& key = terms.key;
+  check(key, a);
+  const bool negotiates = may_use_windows(key);
+  key.placement = negotiates ? place(key.collective, a) : 0;
   std::shared_ptr<const Plan> plan = plan_for(key);
   if ((a.input.data == nullptr && plan->schedule->uses_input() && a.count > 0 && !a.has_input) ||
       (a.output.data == nullptr && plan->schedule->uses_output() && a.count > 0 && !a.has_output))
@@ -275,13 +273,13 @@ Operation TeamCall::prepare(Terms& terms, Arrays& a) {
   operation.gather = std::move(a.gather);
   operation.step = terms.step;
   operation.timeout = std::chrono::duration<double>(read_timeout(terms.timeout));
-  operation.negotiates = team_->has_windows() && may_use_windows(collective, a);
-  if (placement != 0) {
+  operation.negotiates = negotiates;
+  if (key.placement != 0) {
     PlanKey staged = key;
     staged.placement = 0;
     operation.fallback = plan_for(staged);
   }
-  if (traits(collective).single_buffer && placement != 0 && team_->rank() == terms.root &&
+  if (traits(key.collective).single_buffer && key.placement != 0 && team_->rank() == key.root &&
       a.input.data != a.output.data)
     operation.fill = std::make_unique<PlainCopy>(a.output.data, a.input.data,
                                                  static_cast<size_t>(a.count) * operation.plan->element);
@@ -343,16 +341,9 @@ py::object TeamCall::call(int collective_number, py::object x, py::object out, c
     if (!is_numpy(x) || !read_plain(x, false, plain)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
     out = new_like(x, plain.shape, made);
   }
-  Terms terms{collective,
-              root,
-              op,
-              topology,
-              timeout,
-              read_counts(counts),
-              note.is_none() ? std::string() : note.cast<std::string>(),
-              read_scaling(scale),
-              step,
-              reinterpret_cast<const DeviceCopies*>(copies)};
+  PlanKey key{collective, root, op.ptr(), topology.ptr(), read_scaling(scale), read_counts(counts)};
+  if (!note.is_none()) key.note = note.cast<std::string>();
+  Terms terms{std::move(key), timeout, step, reinterpret_cast<const DeviceCopies*>(copies)};
   Arrays a = read(x, out);
   Outcome outcome = finish(prepare(terms, a), x, out, nonblocking, out);
   return nonblocking ? make_handle(std::move(outcome.task), out) : out;

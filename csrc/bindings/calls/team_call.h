@@ -20,15 +20,15 @@ namespace pc {
 // What a plan depends on.  Operator and topology are compared by identity; the cache keeps them alive.
 struct PlanKey {
   Collective collective;
-  Dtype dtype;
-  uint8_t placement;
   int32_t root;
-  int64_t count;
   PyObject* op;
   PyObject* topology;
-  Scaling scaling;
-  std::vector<int64_t> counts;
+  Scaling scaling{};
+  std::vector<int64_t> counts{};
   std::string note{};
+  Dtype dtype = Dtype::count;
+  uint8_t placement = 0;
+  int64_t count = 0;
   bool operator==(const PlanKey&) const = default;
 };
 
@@ -97,17 +97,12 @@ class TeamCall {
  private:
   struct Arrays : CallArrays {
     std::unique_ptr<PackedCopy> gather;  // packs an input that is not contiguous
-    Dtype dtype = Dtype::count;
     Location input_at, output_at;
   };
-  // What a call consists of besides its arrays; `counts` and `note` as for `call`.
+  // What a call consists of besides its arrays, from which prepare() takes the rest of the plan's key.
   struct Terms {
-    Collective collective;
-    int32_t root;
-    py::handle op, topology, timeout;
-    std::vector<int64_t> counts{};
-    std::string note{};
-    Scaling scaling{};
+    PlanKey key;
+    py::handle timeout;
     int64_t step = 0;  // of a weighted call
     const DeviceCopies* copies = nullptr;  // of arrays in device memory
   };
@@ -127,8 +122,8 @@ class TeamCall {
 
   Arrays read(const py::object& x, const py::object& out) const;
   void read_input(const py::object& x, Arrays& arrays) const;
-  void check(const Terms& terms, Arrays& arrays) const;
-  bool may_use_windows(Collective collective, const Arrays& arrays) const;
+  void check(PlanKey& key, Arrays& arrays) const;  // and completes the key, without a placement
+  bool may_use_windows(const PlanKey& key) const;
   uint8_t place(Collective collective, Arrays& arrays) const;
   Layout layout_for(const PlanKey& key, const Schedule& schedule) const;
 

@@ -99,7 +99,7 @@ class Plans {
       scaling.postscale = r.postscale;
       const uint8_t placement = in_window ? input_shared | output_shared | in_place : 0;
       return team_.cast<TeamCall&>().make_plan(
-          {Collective::allreduce, r.dtype, placement, -1, count, op.ptr(), topology.ptr(), scaling, {}});
+          {Collective::allreduce, -1, op.ptr(), topology.ptr(), scaling, {}, {}, r.dtype, placement, count});
     } catch (const py::error_already_set& error) {
       throw InvalidArgument(error.what());
     } catch (const py::cast_error& error) {
