@@ -92,7 +92,7 @@ struct Operation {
   Clock::time_point waiting_since{};  // of the wait in progress
   Clock::time_point checked{};        // when the peers were last checked
   Clock::time_point until = Clock::time_point::max();  // of limited waiting
-  // The next three are set when the call has begun.
+  // The next three are set when the call begins, not before: GCC would clear all of an Operation, word by word.
   uint64_t sequence;
   uint64_t digest;  // compared by peers: differs between any two calls, and between calls of different sequence
   Span span;
