@@ -5,6 +5,7 @@
 #include <cstring>
 #include <thread>
 
+#include "base/cuda/capture.h"
 #include "base/cuda/device.h"
 #include "base/environment.h"
 #include "base/status.h"
@@ -366,15 +367,26 @@ void Team::follow(cudaStream_t stream, const StreamIdentity& identity) const {
 }
 
 void Team::record(const std::shared_ptr<Plan>& plan, cudaStream_t stream, const StreamIdentity& identity) {
-  if (!identity.capturing) {
-    check(cudaEventRecord(latest_, stream), "cudaEventRecord");
-    last_stream_ = identity.number;
+  if (identity.capturing) {
+    record_captured(stream, identity.number);
+    if (std::find(replayable_.begin(), replayable_.end(), plan) == replayable_.end()) replayable_.push_back(plan);
     return;
   }
+  check(cudaEventRecord(latest_, stream), "cudaEventRecord");
+  last_stream_ = identity.number;
+}
+
+// The graph's one record of the latest call is a leaf that depends on the last call: it stands between no two calls.
+void Team::record_captured(cudaStream_t stream, unsigned long long capture) {
+  const auto [graph, call] = newest_node(stream);
+  if (last_capture_ == capture) {
+    move_edge(graph, last_call_, call, recorder_);
+  } else {
+    check(cudaGraphAddEventRecordNode(&recorder_, graph, &call, 1, latest_), "cudaGraphAddEventRecordNode");
+    last_capture_ = capture;
+  }
+  last_call_ = call;
   check(cudaEventRecord(captured_, stream), "cudaEventRecord");
-  check(cudaEventRecordWithFlags(latest_, stream, cudaEventRecordExternal), "cudaEventRecordWithFlags");
-  last_capture_ = identity.number;
-  if (std::find(replayable_.begin(), replayable_.end(), plan) == replayable_.end()) replayable_.push_back(plan);
 }
 
 void Team::run(const std::shared_ptr<Plan>& plan, const std::vector<Buffers>& buffers,

@@ -121,6 +121,7 @@ class Team final : public WaitsForPeers {
   bool settle(double seconds) const;
   void follow(cudaStream_t stream, const StreamIdentity& identity) const;
   void record(const std::shared_ptr<Plan>& plan, cudaStream_t stream, const StreamIdentity& identity);
+  void record_captured(cudaStream_t stream, unsigned long long capture);
 
   int device_;
   int32_t size_, first_rank_, ranks_here_;
@@ -133,6 +134,7 @@ class Team final : public WaitsForPeers {
   cudaEvent_t latest_ = nullptr;    // the last call has completed, whether it was launched or replayed
   cudaEvent_t captured_ = nullptr;  // the same, for the calls within a capture
   std::optional<unsigned long long> last_stream_, last_capture_;  // of the last call
+  cudaGraphNode_t last_call_ = nullptr, recorder_ = nullptr;  // of that capture: its last call, and the record of it
   std::map<int64_t, Window> windows_;
   std::shared_ptr<PlanPool> pool_;
   uint64_t calls_ = 0;  // enqueued

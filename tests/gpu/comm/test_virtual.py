@@ -185,7 +185,7 @@ def test_a_captured_call_is_replayed(cuda: ModuleType) -> None:
 
 
 def test_replays_are_ordered(cuda: ModuleType) -> None:
-    """Two graphs and ordinary calls on three streams, enqueued without waiting: they run in order."""
+    """Graphs of two calls each, and ordinary calls, on three streams, enqueued without waiting: they run in order."""
     from pycollective.comm import request
     from pycollective.comm.cuda.virtual import VirtualWorld
 
@@ -204,7 +204,8 @@ def test_replays_are_ordered(cuda: ModuleType) -> None:
     graphs = []
     for i in range(2):
         cuda.begin_capture(streams[i].address)
-        world.run(made[i], streams[i].address)
+        for _ in range(2):
+            world.run(made[i], streams[i].address)
         graphs.append(cuda.end_capture(streams[i].address))
     for turn in range(10):
         graphs[turn % 2].launch(streams[0].address)

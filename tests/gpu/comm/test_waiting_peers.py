@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
@@ -56,6 +57,36 @@ def new_plans(comm: Communicator, link: Connection) -> None:
 def test_new_plans_need_no_allocation() -> None:
     with Job(2, new_plans) as job:
         assert job.hear(0) == "enqueued"
+        job.link[1].send("go")
+        job.results()
+
+
+def evicted_in_flight(comm: Communicator, link: Connection) -> None:
+    """More plans than their memory has room for, while a call of the first of them is in flight on rank 0."""
+    emulation.install()
+    from pycollective.comm.cuda import team
+
+    planner.MOST_PLANS, team.PLAN_BYTES = 1, 256
+    x, expected = put(data(comm.rank, LONG)), comm.allreduce(data(comm.rank, LONG), topology="ring")
+    outs = [put(np.zeros(LONG - 1000 * i, np.float32)) for i in range(4)]
+    cuda: Any = team.load()
+    parts = [cuda.DeviceArray(x, x.address, out.shape, "float32", 0) for out in outs]
+    comm.allreduce(parts[0], out=outs[0], topology="ring")
+    get(outs[0])
+    comm.barrier()
+    wait_for_go(comm, link)
+    for part, out in zip(parts[1:], outs[1:], strict=True):
+        comm.allreduce(part, out=out, topology="ring", timeout=60)
+        if out is outs[1]:
+            link.send("enqueued")
+    for out in outs:  # of two contributions: any order has the same bits
+        assert get(out).tobytes() == expected[: out.shape[0]].tobytes()
+
+
+def test_memory_of_a_plan_is_not_reused_while_its_call_is_in_flight() -> None:
+    with Job(2, evicted_in_flight) as job:
+        assert job.hear(0) == "enqueued"
+        time.sleep(0.3)  # rank 0 then needs plans for which there is no room
         job.link[1].send("go")
         job.results()
 

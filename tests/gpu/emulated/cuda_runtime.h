@@ -47,6 +47,7 @@ namespace pc_emulated {
 struct Stream;
 struct Event;
 struct Graph;
+struct Node;
 void enqueue(Stream* stream, std::function<void()> work);
 void run_grid(unsigned blocks, unsigned threads, const std::function<void()>& thread);
 unsigned multiprocessors();
@@ -60,6 +61,8 @@ using cudaStream_t = pc_emulated::Stream*;
 using cudaEvent_t = pc_emulated::Event*;
 using cudaGraph_t = pc_emulated::Graph*;
 using cudaGraphExec_t = pc_emulated::Graph*;
+using cudaGraphNode_t = pc_emulated::Node*;
+struct cudaGraphEdgeData;
 
 enum cudaMemcpyKind {
   cudaMemcpyHostToHost,
@@ -94,7 +97,6 @@ enum cudaDriverEntryPointQueryResult {
 
 constexpr unsigned cudaStreamNonBlocking = 1;
 constexpr unsigned cudaEventDefault = 0, cudaEventDisableTiming = 2;
-constexpr unsigned cudaEventRecordDefault = 0, cudaEventRecordExternal = 1;
 constexpr unsigned cudaEventWaitDefault = 0, cudaEventWaitExternal = 1;
 constexpr unsigned cudaHostAllocPortable = 1, cudaHostAllocMapped = 2;
 constexpr unsigned cudaIpcMemLazyEnablePeerAccess = 1;
@@ -152,7 +154,6 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
@@ -160,7 +161,15 @@ cudaError_t cudaEventDestroy(cudaEvent_t event);
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id);
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id,
+                                     cudaGraph_t* graph = nullptr, const cudaGraphNode_t** nodes = nullptr,
+                                     const cudaGraphEdgeData** edges = nullptr, size_t* count = nullptr);
+cudaError_t cudaGraphAddEventRecordNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* after,
+                                        size_t count, cudaEvent_t event);
+cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to,
+                                     const cudaGraphEdgeData* edges, size_t count);
+cudaError_t cudaGraphRemoveDependencies(cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to,
+                                        const cudaGraphEdgeData* edges, size_t count);
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags);

@@ -28,7 +28,7 @@ unsigned multiprocessors() { return static_cast<unsigned>(number("PC_EMULATED_SM
 
 void enqueue(Stream* stream, std::function<void()> work) {
   Stream* at = real(stream);
-  if (at->capture != nullptr) at->capture->nodes.push_back([work = std::move(work)] { return work; });
+  if (at->capture != nullptr) at->capture->add([work = std::move(work)] { return work; });
   else at->add(std::move(work));
 }
 

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,8 +76,17 @@ struct Stream {
 };
 
 // A node creates its work when the graph is launched: an external event is recorded, or waited for, at that time.
+struct Node {
+  std::function<std::function<void()>()> make;
+  std::vector<Node*> after;  // of a leaf
+};
+
 struct Graph {
-  std::vector<std::function<std::function<void()>()>> nodes;
+  void add(std::function<std::function<void()>()> make) {
+    nodes.push_back(std::make_shared<Node>(Node{std::move(make), {}}));
+  }
+  std::vector<std::shared_ptr<Node>> nodes;  // of the captured stream, each after the one before
+  std::vector<std::shared_ptr<Node>> leaves;  // added to the graph itself
   const unsigned long long id = ++ids;  // of the capture
   static inline std::atomic<unsigned long long> ids{0};
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;

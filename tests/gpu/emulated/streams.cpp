@@ -79,23 +79,21 @@ std::function<void()> waiting(const std::shared_ptr<EventState>& state) {
   return [state, until = state->recorded] { state->wait(until); };
 }
 
-// Submits work now, or at each launch of the graph that is being captured.
+// Submits work now, or at each launch of the graph that is being captured.  Within a capture of one stream, events that
+// are not external only repeat its order.
 template <class Make>
 cudaError_t put(cudaStream_t stream, bool external, Make make) {
   Graph* graph = real(stream)->capture;
-  if (graph != nullptr && external) graph->nodes.push_back(make);
-  else if (external) return cudaErrorInvalidValue;  // it needs a capture
-  else enqueue(stream, make());
+  if (graph == nullptr && external) return cudaErrorInvalidValue;
+  if (graph == nullptr) enqueue(stream, make());
+  else if (external) graph->add(make);
   return cudaSuccess;
 }
 
 }  // namespace
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  return cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault);
-}
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
-  return put(stream, flags == cudaEventRecordExternal, [state = event->state] { return recording(state); });
+  return put(stream, false, [state = event->state] { return recording(state); });
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
   return put(stream, flags == cudaEventWaitExternal, [state = event->state] { return waiting(state); });
@@ -129,10 +127,37 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
   *status = real(stream)->capture != nullptr ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id) {
-  const Graph* graph = real(stream)->capture;
-  if (graph != nullptr) *id = graph->id;
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id,
+                                     cudaGraph_t* graph, const cudaGraphNode_t** nodes, const cudaGraphEdgeData**,
+                                     size_t* count) {
+  static thread_local cudaGraphNode_t newest;
+  Graph* into = real(stream)->capture;
+  if (into != nullptr) *id = into->id;
+  if (into != nullptr && graph != nullptr) {
+    newest = into->nodes.empty() ? nullptr : into->nodes.back().get();
+    *graph = into;
+    *nodes = &newest;
+    *count = newest == nullptr ? 0 : 1;
+  }
   return cudaStreamIsCapturing(stream, status);
+}
+cudaError_t cudaGraphAddEventRecordNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* after,
+                                        size_t count, cudaEvent_t event) {
+  graph->leaves.push_back(
+      std::make_shared<Node>(Node{[state = event->state] { return recording(state); }, {after, after + count}}));
+  *node = graph->leaves.back().get();
+  return cudaSuccess;
+}
+cudaError_t cudaGraphAddDependencies(cudaGraph_t, const cudaGraphNode_t* from, const cudaGraphNode_t* to,
+                                     const cudaGraphEdgeData*, size_t count) {
+  for (size_t i = 0; i < count; ++i) to[i]->after.push_back(from[i]);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphRemoveDependencies(cudaGraph_t, const cudaGraphNode_t* from, const cudaGraphNode_t* to,
+                                        const cudaGraphEdgeData*, size_t count) {
+  for (size_t i = 0; i < count; ++i)
+    if (std::erase(to[i]->after, from[i]) == 0) return cudaErrorInvalidValue;
+  return cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   if (stream == nullptr || stream->capture != nullptr) return cudaErrorInvalidValue;
@@ -153,8 +178,23 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
   *executable = new Graph(*graph);
   return cudaSuccess;
 }
+// A leaf runs as early as its dependencies permit.
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
-  for (const auto& node : executable->nodes) enqueue(stream, node());
+  std::map<const Node*, std::vector<Node*>> waiting;  // for a node
+  for (const auto& leaf : executable->leaves) {
+    const Node* last = nullptr;
+    for (const auto& node : executable->nodes)
+      if (std::find(leaf->after.begin(), leaf->after.end(), node.get()) != leaf->after.end()) last = node.get();
+    waiting[last].push_back(leaf.get());
+  }
+  const auto launch = [&](const Node* after) {
+    for (const Node* leaf : waiting[after]) enqueue(stream, leaf->make());
+  };
+  launch(nullptr);
+  for (const auto& node : executable->nodes) {
+    enqueue(stream, node->make());
+    launch(node.get());
+  }
   return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
