@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from ..speed import markdown_table
 from . import goals
 from .candidates import nccl
 from .parts import PARTS, TILES, TINY, Bench, Run, Scale, Skipped, all_runs
-from .rows import Check, Result, Row, provenance, table
+from .rows import SCHEMA, Check, Result, Row, provenance, table
 
 _ROW, _CHECK, _NOTE, _ABOUT = "ROW ", "CHECK ", "NOTE ", "ABOUT "
 _NCCL_SECONDS = 40.0
@@ -36,9 +36,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ranks", action="append", type=int, help="only this many virtual ranks (may be repeated)")
     parser.add_argument("--seconds", type=float, default=240.0, help="for everything; later parts are omitted")
     parser.add_argument("--output", type=Path, help="where the JSON goes")
+    parser.add_argument(
+        "--read", nargs="+", type=Path, metavar="FILE", help="measure nothing: the goals by these files"
+    )
     parser.add_argument("--tiny", action="store_true", help="try the bench itself")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)  # a part's own process
     options = parser.parse_args(arguments)
+    if options.read:
+        _show(_read(options.read))
+        return 0
     if options.here:
         return _measure(options.part, options.ranks[0], TINY if options.tiny else Scale())
     if reason := why_not():
@@ -101,6 +107,22 @@ def _save(result: Result, output: Path | None) -> None:
         fresh = output.with_suffix(".new")
         fresh.write_text(result.to_json())
         fresh.replace(output)
+
+
+def _read(files: Sequence[Path]) -> Result:
+    """The results of several runs as one, of those files that this bench has written."""
+    whole = Result({})
+    for file in files:
+        read = json.loads(file.read_text())
+        if read.get("schema") != SCHEMA:
+            continue
+        known = {field.name for field in fields(Row)}
+        for row in read["rows"]:
+            kept = {name: value for name, value in row.items() if name in known}
+            whole.rows.append(Row(**{**kept, "rounds": tuple(kept["rounds"])}))
+        whole.checks += [Check(**check) for check in read["checks"]]
+        whole.notes += [f"{file.stem}: {note}" for note in read["notes"]]
+    return whole
 
 
 def _show(result: Result) -> None:

@@ -5,15 +5,18 @@
 #   bench/gpu/all.sh FOLDER numbers|truth|tuning
 #   bench/gpu/all.sh FOLDER STEP...
 #
-#   numbers  install attributes measure                      performance: small messages, copies, torch, all topologies
-#   truth    install sass tests bits processes memcheck racecheck nccl     correctness; NCCL, which may hang, last
-#   tuning   install tuning small profile beside             tiles and channels; three kernels; a GEMM beside
+#   numbers  install attributes measure nccl:16      small messages, copies, torch, staging, all topologies; NCCL
+#   truth    install sass tests bits processes memcheck racecheck nccl:8 nccl:32       correctness
+#   tuning   install tuning small profile beside     tiles and channels; four kernels; a matrix product beside calls
+#
+# NCCL with several ranks on a GPU is experimental and may hang: it is last where it is. The number is of its CTAs.
 #
 # FOLDER: for JSON, summary.txt and log.txt, which has the output of every step. At most eight files.
 # If build/gpu-carry has a wheel for this Python (bench/gpu/prepare.sh), it is installed into build/gpu-site, with
 # those of the other wheels that are missing here; otherwise the package is built there for the GPU that is present.
 #
-# PYTHON: the interpreter. JOBS: processes that share the tests (4). TESTS: further arguments for pytest.
+# PYTHON: the interpreter. JOBS: processes that share the tests (4). TESTS, BENCH: further arguments for pytest and for
+# the benchmark (BENCH=--tiny). LIMIT: seconds for everything (470).
 # PYCOLLECTIVE_NCCL: an NCCL of 2.30 or newer; by default the one in build/gpu-carry. PYCOLLECTIVE_COMMIT: without git.
 # PYTHONPATH is kept. The exit status is 0 if every step succeeded. Later steps run even if a step fails.
 set -uo pipefail
@@ -27,8 +30,8 @@ mkdir -p "${1:-build/gpu}" build/gpu-site
 out=$(cd "${1:-build/gpu}" && pwd)
 site=$PWD/build/gpu-site
 case "${*:2}" in
-  numbers) steps=" install attributes measure " ;;
-  truth) steps=" install sass tests bits processes memcheck racecheck nccl " ;;
+  numbers) steps=" install attributes measure nccl:16 " ;;
+  truth) steps=" install sass tests bits processes memcheck racecheck nccl:8 nccl:32 " ;;
   tuning) steps=" install tuning small profile beside " ;;
   "") echo "which run: numbers, truth or tuning? or steps by name" >&2; exit 2 ;;
   *) steps=" ${*:2} " ;;
@@ -48,7 +51,7 @@ fi
 step() {
   local name=$1 most=$2 begin=$SECONDS left=$((LIMIT - SECONDS)) status at
   shift 2
-  [[ $steps == *" ${name%%:*} "* ]] || return 0
+  [[ $steps == *" $name "* || $steps == *" ${name%%:*} "* ]] || return 0
   ((most > left)) && most=$left
   echo "===== $name" >>"$out/log.txt"
   at=$(wc -l <"$out/log.txt")
@@ -61,14 +64,14 @@ step() {
   fi
   [[ $status == 0 ]] || failed+=("$name")
   printf '%-22s %4d s  %s\n' "$name" $((SECONDS - begin)) "$([[ $status == 0 ]] && echo ok || echo "FAILED: $status")" |
-    tee -a "$out/summary.txt"
+    tee "$out/summary.txt"
   tail -n "+$((at + 1))" "$out/log.txt" | tail "-$([[ $status == 0 ]] && echo 12 || echo 30)"
 }
 
 # Outside the source tree, so that the installed package is imported.
 away() { (cd "$out" && exec "$python" -P "$@"); }
 # pytest; skipping everything is a failure.
-tests() { "$@" | tee /dev/stderr | tail -1 | grep -q passed && [[ ${PIPESTATUS[0]} == 0 ]]; }
+tests() { "$@" | tee -a /dev/stderr | tail -1 | grep -q passed && [[ ${PIPESTATUS[0]} == 0 ]]; }
 # Its wheel, then those of the others that this Python lacks; or a build for the GPU that is present.
 install() {
   local pip=("$python" -m pip install --disable-pip-version-check --quiet --no-index --no-deps --upgrade --target "$site")
@@ -98,14 +101,15 @@ if [[ -z $capability ]]; then
   echo "no NVIDIA GPU: nvidia-smi names none" >&2
   exit 1
 fi
-shared=()
-"$python" -c 'import xdist' 2>/dev/null && shared=(-n "${JOBS:-4}" --dist loadfile)
 export capability carry out python site
 
-bench=(bash -c 'away "$@"' - -m pycollective.bench.gpu)
+# shellcheck disable=SC2206  # BENCH is words
+bench=(bash -c 'away "$@"' - -m pycollective.bench.gpu ${BENCH:-})
 step install 200 bash -c install
+shared=()
+"$python" -c 'import xdist' 2>/dev/null && shared=(-n "${JOBS:-4}" --dist loadfile)
 if [[ ! -e $site/pycollective ]]; then
-  echo "nothing is installed: ask for the step install, too" | tee -a "$out/summary.txt"
+  echo "nothing is installed: ask for the step install, too" | tee "$out/summary.txt"
   failed+=(install)
 fi
 # Most likely failures on a device come first.
@@ -113,8 +117,9 @@ riskiest=(comm/test_{waiting_peers,virtual,calls,failures,windows,operators} tes
   torch/test_{torch_cuda,c10d,hvd} engine/test_{engine,fusion})
 riskiest=("${riskiest[@]/#/tests/gpu/}")
 step attributes 20 bash -c 'away "$@"' - -m pycollective.bench.gpu.attributes --output "$out/attributes.json"
-step measure 440 "${bench[@]}" --part small --part copies --part torch --part sweep \
-  --seconds $((LIMIT - SECONDS - 10)) --output "$out/numbers.json"
+step measure 300 "${bench[@]}" --part small --part copies --part torch --part staged --part sweep --seconds 290 \
+  --output "$out/numbers.json"
+step nccl:16 120 env NCCL_MAX_CTAS=16 "${bench[@]}" --part nccl --seconds 115 --output "$out/nccl-16.json"
 step sass 20 "$python" tools/checks/sass.py "$site"/pycollective/_cuda*.so
 # shellcheck disable=SC2086  # TESTS are words
 step tests 200 bash -c 'tests "$@"' - "$python" -P -m pytest "${riskiest[@]/%/.py}" -m gpu -v \
@@ -125,17 +130,19 @@ for tool in memcheck racecheck; do
   step $tool 45 bash -c 'cd "$out" && exec "$@"' - compute-sanitizer --tool $tool --error-exitcode 9 \
     "$python" -P -m pycollective.bench.gpu.small
 done
-for blocks in 8 16 32; do
+for blocks in 8 32; do
   step nccl:$blocks 60 env NCCL_MAX_CTAS=$blocks "${bench[@]}" --part nccl --seconds 55 --output "$out/nccl-$blocks.json"
 done
-step tuning 260 "${bench[@]}" --part tuning --seconds 250 --output "$out/tuning.json"
+step tuning 190 "${bench[@]}" --part tuning --seconds 180 --output "$out/tuning.json"
 step small 40 "${bench[@]}" --part small --ranks 8 --seconds 35 --output "$out/small.json"
-for topology in direct ring tree; do
-  step profile:$topology 45 bash -c 'cd "$out" && exec "$@"' - ncu --clock-control none --set detailed --launch-skip 3 \
-    --launch-count 1 --kernel-name regex:run_ "$python" -P -m pycollective.bench.gpu.once --bytes 33554432 \
-    --topology "$topology"
+for call in direct:33554432 ring:33554432 tree:33554432 direct:8192; do
+  step profile:$call 40 bash -c 'cd "$out" && exec "$@"' - ncu --clock-control none --set detailed --launch-skip 3 \
+    --launch-count 1 --kernel-name regex:run_ "$python" -P -m pycollective.bench.gpu.once \
+    --topology "${call%:*}" --bytes "${call#*:}"
 done
 step beside 60 bash -c 'away "$@"' - -m pycollective.bench.gpu.beside --output "$out/beside.json"
+measured=("$out"/*.json)
+[[ ! -e ${measured[0]} ]] || "${bench[@]}" --read "${measured[@]}"
 cat "$out/summary.txt"
 echo "$SECONDS s in all"
 exit $((${#failed[@]} > 0))

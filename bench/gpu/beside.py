@@ -8,7 +8,7 @@ import itertools
 import json
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +56,28 @@ def main() -> int:
         bench.clock.synchronize()
         rows.append({"candidate": candidate.name, "call_seconds": call, "product_seconds": seconds})
         print(f"{candidate.name}: {call * 1e3:.3f} ms a call alone; the product takes {seconds / alone:.2f} as long")
+        result["conclusion"] = conclusion(rows, alone)
         if options.output:
             options.output.write_text(json.dumps(result, indent=1) + "\n")
+    print(result["conclusion"])
     return 0
+
+
+def conclusion(rows: Sequence[Mapping[str, Any]], alone: float) -> str:
+    """The smallest slowdown at 90% of our highest rate, against NCCL's; the goal is half of that.
+
+    Args:
+        rows: of the candidates, as in the JSON.
+        alone: seconds of a product without calls.
+    """
+    ours = [row for row in rows if row["candidate"] != "nccl"]
+    enough = min(row["call_seconds"] for row in ours) / 0.9
+    least = min((row for row in ours if row["call_seconds"] <= enough), key=lambda row: row["product_seconds"])
+    text = f"{least['candidate']}: a product takes {least['product_seconds'] / alone - 1:.0%} longer"
+    for row in rows:
+        if row["candidate"] == "nccl":
+            text += f"; beside NCCL {row['product_seconds'] / alone - 1:.0%}; goal: at most half"
+    return text
 
 
 def _candidates(bench: Bench) -> list[Candidate]:

@@ -20,11 +20,11 @@ MEANT_FOR = "H200"
 
 @dataclass(frozen=True)
 class Goal:
-    """`direct` against another candidate, in the worst of all sizes and element types.
+    """A candidate against another, in the worst of all sizes and element types.
 
     Args:
-        part, collective: of the rows.
-        least: their time over ours or, against "the ceiling", the fraction of the copy bandwidth.
+        part, collective, candidate: of the rows.
+        least: the other's time over the candidate's or, against "the ceiling", the fraction of the copy bandwidth.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Goal:
     sizes: tuple[int, ...] = LARGE
     dtypes: tuple[str, ...] = BOTH
     collective: str = "allreduce"
+    candidate: str = "direct"
 
     def line(self, rows: Sequence[Row]) -> Line:
         """Its line in the table."""
@@ -51,7 +52,7 @@ class Goal:
         for nbytes, dtype in itertools.product(self.sizes, self.dtypes):
             wanted = (self.part, self.collective, dtype, self.ranks, nbytes)
             here = [r for r in rows if (r.part, r.collective, r.dtype, r.ranks, r.nbytes) == wanted]
-            ours = next((row for row in here if row.candidate == "direct"), None)
+            ours = next((row for row in here if row.candidate == self.candidate), None)
             case = f"{format_size(nbytes)}, {dtype}"
             if ours and self.against == "the ceiling":
                 yield ours.of_ceiling, case, format_time(ours.seconds)
@@ -81,13 +82,51 @@ class Limit:
         return Line(self.name, "", text, format_time(seconds), seconds <= self.most, "", {"seconds": seconds})
 
 
-GOALS: tuple[Goal | Limit, ...] = (
-    Goal("allreduce, 8 ranks, 256 MiB each", "sweep", "the ceiling", 0.85, 8, LARGE[1:]),
+@dataclass(frozen=True)
+class Footprint:
+    """Multiprocessors that an allreduce holds for a share of the rate that it has with all of them, at most.
+
+    A block of ours fills a multiprocessor; all ranks are on one GPU. The best tile size counts.
+    """
+
+    name: str
+    share: float
+    ranks: int
+    most: int
+    nbytes: int = LARGE[1]
+
+    def line(self, rows: Sequence[Row]) -> Line:
+        """Its line in the table."""
+        found = {dtype: blocks for dtype in BOTH if (blocks := self._blocks(rows, dtype)) is not None}
+        text = f"<= {self.most}"
+        if not found:
+            return Line(self.name, "", text, "-", None, "", {})
+        worst = max(found, key=found.__getitem__)
+        return Line(self.name, "", text, str(found[worst]), found[worst] <= self.most, worst, dict(found))
+
+    def _blocks(self, rows: Sequence[Row], dtype: str) -> int | None:
+        wanted = ("allreduce", dtype, self.ranks, self.nbytes)
+        here = [r for r in rows if r.part.startswith("tile ") and (r.collective, r.dtype, r.ranks, r.nbytes) == wanted]
+        if not here:
+            return None
+        enough = min(row.seconds for row in here) / self.share
+        return min(row.channels for row in here if row.seconds <= enough) * self.ranks
+
+
+GOALS: tuple[Goal | Limit | Footprint, ...] = (
+    Goal("allreduce, 8 ranks, 256 MiB each", "sweep", "the ceiling", 0.9, 8, LARGE[1:]),
     *(Goal(f"allreduce, {n} ranks", "nccl", "nccl", least, n) for n, least in ((2, 1.3), (4, 1.8), (8, 2.0))),
+    *(
+        Goal(f"allreduce by {name}, 8 ranks, 256 MiB each", "nccl", "nccl", 1.0, 8, LARGE[1:], candidate=name)
+        for name in ("ring", "tree", "wheel")
+    ),
     *(Goal(f"allreduce, {n} ranks", "torch", "torch sum and copies", 1.2, n) for n in (2, 4, 8)),
     Limit("allreduce, 8 ranks, 8 KiB, in a graph", 8 * KIB, 8, 4e-6),
     Goal("allreduce, 8 ranks, 8 KiB, in a graph", "nccl", "nccl", 3, 8, (8 * KIB,), ("float32",)),
     Goal("broadcast, 8 ranks", "copies", "7 copies", 1.5, 8, dtypes=("float32",), collective="broadcast"),
+    Goal("broadcast, 8 ranks, 256 MiB", "nccl", "nccl", 1.5, 8, LARGE[1:], collective="broadcast"),
+    Goal("allreduce, 8 ranks, staged", "staged", "direct", 0.7, 8, LARGE[1:], candidate="direct, staged"),
+    Footprint("multiprocessors for 90% of the rate, 8 ranks, 256 MiB each", 0.9, 8, 16),
 )
 
 

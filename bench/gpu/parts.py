@@ -138,6 +138,16 @@ def torch(bench: Bench) -> None:
             bench.compare("torch", buffers, "allreduce", bench.ours(buffers, "allreduce"), others)
 
 
+def staged(bench: Bench) -> None:
+    """Arrays that peers cannot read, such as torch's between processes, against arrays in windows."""
+    world = VirtualWorld(bench.ranks, staged=True)
+    for nbytes in bench.scale.tuned:
+        for dtype in bench.scale.dtypes:
+            buffers = bench.buffers(dtype, nbytes)
+            ours = [Ours(each, bench.clock, buffers, "allreduce", "direct") for each in (bench.world, world)]
+            bench.compare("staged", buffers, "allreduce", ours)
+
+
 def packing(bench: Bench) -> None:
     """The copies around a fused allreduce: ResNet-50's gradients into the fusion buffer and out of it."""
     work = Packing(bench.clock, bench.scale.tensors())
@@ -161,7 +171,7 @@ def packing(bench: Bench) -> None:
 
 
 def against_nccl(bench: Bench) -> None:
-    """Allreduce and broadcast against NCCL."""
+    """Allreduce and broadcast against NCCL; the largest allreduce with every topology."""
     library, _, reason = nccl.find()
     if library is None:
         raise Skipped(reason)
@@ -171,7 +181,9 @@ def against_nccl(bench: Bench) -> None:
             buffers = bench.buffers(dtype, nbytes)
             for collective in COLLECTIVES:
                 others = [peer.candidate(buffers, collective)]
-                bench.compare("nccl", buffers, collective, bench.ours(buffers, collective), others)
+                largest = nbytes == max(bench.scale.against) and collective == "allreduce"
+                ours = bench.ours(buffers, collective, TOPOLOGIES if largest else TOPOLOGIES[:1])
+                bench.compare("nccl", buffers, collective, ours, others)
 
 
 def same_bits(bench: Bench) -> None:
@@ -198,8 +210,8 @@ class Skipped(Exception):
 
 
 PARTS: dict[str, Callable[[Bench], None]] = {
-    "bits": same_bits, "small": small, "torch": torch, "copies": copies, "packing": packing, "nccl": against_nccl,
-    "sweep": sweep, "tuning": tuning,
+    "bits": same_bits, "small": small, "torch": torch, "copies": copies, "staged": staged, "packing": packing,
+    "nccl": against_nccl, "sweep": sweep, "tuning": tuning,
 }  # fmt: skip
 """By name, in the order of measurement."""
 RANKS = (8, 4, 2)

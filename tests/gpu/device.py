@@ -11,8 +11,8 @@ from pycollective.comm.arguments.arrays import numpy_dtype
 from pycollective.comm.cuda.arrays import allocate
 from pycollective.comm.cuda.runtime import load
 
-LONG = 1_000_003 if on_device() else 9000
-"""Elements of float32: too many for the packets of any device, and not a whole number of vectors."""
+LONG = 1_000_005 if on_device() else 9000
+"""Elements of float32: too many for the packets of any device, and divisible by three."""
 
 
 def data(seed: int, shape: int | tuple[int, ...], dtype: str = "float32") -> np.ndarray[Any, Any]:

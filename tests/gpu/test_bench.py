@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gpu import emulation
-from pycollective.bench.gpu import bits, goals, parts, rows, small
+from pycollective.bench.gpu import beside, bits, goals, parts, rows, small
 from pycollective.bench.gpu.candidates import nccl
 from pycollective.bench.gpu.candidates.calls import Ours, moved
 from pycollective.bench.gpu.clock import Candidate
@@ -34,7 +34,7 @@ def bench(cuda: ModuleType) -> Callable[[], tuple[parts.Bench, list[rows.Row]]]:
     return make
 
 
-@pytest.mark.parametrize("part", ["sweep", "small", "copies", "packing"])
+@pytest.mark.parametrize("part", ["sweep", "small", "copies", "packing", "staged"])
 def test_parts(bench: Any, part: str) -> None:
     b, found = bench()
     parts.PARTS[part](b)
@@ -52,6 +52,10 @@ def test_parts(bench: Any, part: str) -> None:
         assert {row.path for row in found} == {"low-latency"}
     if part == "copies":
         assert "2 copies" in {row.candidate for row in found}
+    if part == "staged":
+        assert {row.candidate for row in found} == {"direct", "direct, staged"}
+        windows, staged = found
+        assert staged.least_bytes > windows.least_bytes
     if part == "packing":
         assert {row.candidate for row in found} == {"copy kernel", "161 copies"}
     result = rows.Result(rows.provenance(b.clock.cuda, 0, b.ceiling, {"nccl": ""}), ["a note"], found)
@@ -86,7 +90,11 @@ def test_the_driver(built: Path, tmp_path: Path) -> None:
     read = json.loads((tmp_path / "gpu.json").read_text())
     assert [check["passed"] for check in read["checks"]] == [True]
     assert {row["part"] for row in read["rows"]} == {"tile 32 KiB"}
-    assert "| bits of direct, float32 |  | identical | identical | yes | bits, 2 ranks: 20 repeats" in done.stdout
+    line = "| bits of direct, float32 |  | identical | identical | yes | bits, 2 ranks: 20 repeats"
+    assert line in done.stdout
+    (tmp_path / "other.json").write_text("{}")
+    command = [sys.executable, "-m", "pycollective.bench.gpu", "--read", "other.json", "gpu.json"]
+    assert line in subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True).stdout
 
 
 @pytest.mark.emulated
@@ -132,7 +140,7 @@ def test_goals() -> None:
     """The worst case counts; a goal that was not measured is neither met nor missed."""
     found = [
         measured("sweep", "direct", 1e-3, of_ceiling=0.9),
-        measured("sweep", "direct", 1e-3, dtype="bfloat16", of_ceiling=0.849),
+        measured("sweep", "direct", 1e-3, dtype="bfloat16", of_ceiling=0.844),
         measured("sweep", "ring", 1e-3, of_ceiling=0.2),
         measured("nccl", "direct", 1e-3),
         measured("nccl", "nccl", 2.5e-3),
@@ -141,6 +149,13 @@ def test_goals() -> None:
         measured("small", "direct", 3.5e-6, nbytes=8192),
         measured("copies", "direct", 1e-3, collective="broadcast"),
         measured("copies", "7 copies", 1.75e-3, collective="broadcast"),
+        measured("staged", "direct", 1e-3),
+        measured("staged", "direct, staged", 1.6e-3),
+        measured("nccl", "ring", 2.6e-3),
+        *(
+            measured("tile 32 KiB", f"direct, {c} channels", 1e-3 * t, channels=c)
+            for c, t in ((1, 3), (2, 1.1), (8, 1))
+        ),
     ]
     lines = goals.lines(found, [rows.Check("bits, 8 ranks", True, "processes, CPU ranks")])
     reported = {(line.row, line.against): (line.measured, line.met) for line in lines}
@@ -150,10 +165,26 @@ def test_goals() -> None:
     assert reported["allreduce, 4 ranks", "nccl"] == ("-", None)
     assert reported["allreduce, 8 ranks, 8 KiB, in a graph", ""] == ("3.5 us", True)
     assert reported["broadcast, 8 ranks", "7 copies"] == ("1.75x", True)
+    assert reported["allreduce, 8 ranks, staged", "direct"] == ("0.62x", False)
+    assert reported["allreduce by ring, 8 ranks, 256 MiB each", "nccl"] == ("0.96x", False)
+    assert reported["multiprocessors for 90% of the rate, 8 ranks, 256 MiB each", ""] == ("16", True)
     assert reported["bits of direct, float32", ""] == ("identical", True)
     wrong = goals.lines([], [rows.Check("bits, 8 ranks", False, "")])[-1]
     assert (wrong.measured, wrong.met) == ("different", False)
     assert goals.lines([], [])[-1].met is None
+
+
+def test_a_product_beside_calls() -> None:
+    """Fewer blocks count if they have 90% of the highest rate."""
+    times = {
+        "direct": (1.0, 1.5),
+        "direct, 4 channels": (1.1, 1.2),
+        "direct, 2 channels": (2.0, 1.1),
+        "nccl": (2.0, 1.6),
+    }
+    rows = [{"candidate": name, "call_seconds": c, "product_seconds": p} for name, (c, p) in times.items()]
+    assert beside.conclusion(rows[:3], 1.0) == "direct, 4 channels: a product takes 20% longer"
+    assert "4 channels: a product takes 20% longer; beside NCCL 60%" in beside.conclusion(rows, 1.0)
 
 
 class Lazy(Ours):

@@ -48,7 +48,8 @@ class Ours:
         ]  # fmt: skip
         self.plan: Any = world.plan(self._requests[0]).plan
         self.channels = min(self.plan.channels, channels or self.plan.channels)
-        self.candidate = Candidate(f"{topology}, {channels} channels" if channels else topology, self.call)
+        name = topology + (f", {channels} channels" if channels else "") + (", staged" if world.staged else "")
+        self.candidate = Candidate(name, self.call)
 
     def call(self, i: int) -> None:
         """Enqueue a call on the i-th set."""

@@ -48,14 +48,15 @@ class VirtualWorld:
     Args:
         size: ranks.
         device: the GPU's number.
+        staged: copy arrays through scratch memory, as ranks in processes do with arrays that are not in windows.
 
     Raises:
         CommunicatorError: no GPU, or more ranks than it has multiprocessors.
     """
 
-    def __init__(self, size: int, device: int = 0) -> None:
+    def __init__(self, size: int, device: int = 0, *, staged: bool = False) -> None:
         cuda = load()
-        self.size, self.device = size, device
+        self.size, self.device, self.staged = size, device, staged
         channels = require_room(size, device)
         scratch = int(setting("PYCOLLECTIVE_CUDA_SCRATCH"))
         self._mailboxes = share_locally(size, cuda.Team.mailbox_bytes(size, channels, scratch), device)
@@ -78,7 +79,8 @@ class VirtualWorld:
         if self.planner.takes_packets(first):
             return self.planner.plan(first, 0, False)
         bits = {_placement(request) for request in requests}
-        placement = bits.pop() if len(bits) == 1 else 0  # in place on some ranks only: staged on all
+        # In place on some ranks only: staged on all.
+        placement = bits.pop() if len(bits) == 1 and not self.staged else 0
         return self.planner.plan(first, placement, placement != 0)
 
     def run(self, requests: Sequence[CallRequest], stream: int) -> None:

@@ -1,0 +1,58 @@
+"""bench/gpu/all.sh, without a GPU: the emulated runtime is in the place where the script installs the package."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pycollective
+from gpu import emulation
+
+EMULATED = """
+import pathlib, sys
+sys.path.append({tests!r})
+import gpu.emulation
+gpu.emulation.load(pathlib.Path({built!r}))
+"""
+STEPS = ("tests", "bits", "memcheck", "small")
+
+
+@pytest.mark.emulated
+def test_steps(built: Path, tmp_path: Path) -> None:
+    """Results of every step, also after one that fails: compute-sanitizer is missing here."""
+    if shutil.which("compute-sanitizer"):
+        pytest.skip("compute-sanitizer is here, which cannot run without a GPU")
+    for folder in ("bench", "tests"):
+        shutil.copytree(emulation.ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(emulation.ROOT / "pyproject.toml", tmp_path)
+    site = tmp_path / "build" / "gpu-site"
+    site.mkdir(parents=True)
+    (site / "pycollective").symlink_to(Path(pycollective.__file__).parent)
+    (site / "sitecustomize.py").write_text(EMULATED.format(tests=str(tmp_path / "tests"), built=str(built)))
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho 9.0\n")
+    tool.chmod(0o755)
+    environment = {
+        **os.environ, "PATH": f"{tool.parent}:{os.environ['PATH']}", "PYTHON": sys.executable, "BENCH": "--tiny",
+        "TESTS": "-k replayed", "JOBS": "2", "PYCOLLECTIVE_COMMIT": "abc"
+    }  # fmt: skip
+    command = [tmp_path / "bench/gpu/all.sh", tmp_path / "out", *STEPS]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    out = done.stdout + done.stderr
+    summary = dict(line.split(maxsplit=1) for line in (tmp_path / "out/summary.txt").read_text().splitlines())
+    assert list(summary) == list(STEPS), out
+    assert [name for name, rest in summary.items() if not rest.endswith("ok")] == ["memcheck"], out
+    assert done.returncode == 1
+    log = (tmp_path / "out/log.txt").read_text()
+    assert [line for line in log.splitlines() if line.startswith("===== ")] == [f"===== {name}" for name in STEPS]
+    read = json.loads((tmp_path / "out/small.json").read_text())
+    assert {row["part"] for row in read["rows"]} == {"small"}
+    assert read["provenance"]["commit"] == "abc"
+    assert "| bits of direct, float32 |  | identical | identical | yes |" in out, "of all files together"
