@@ -64,7 +64,7 @@ step() {
   fi
   [[ $status == 0 ]] || failed+=("$name")
   printf '%-22s %4d s  %s\n' "$name" $((SECONDS - begin)) "$([[ $status == 0 ]] && echo ok || echo "FAILED: $status")" |
-    tee "$out/summary.txt"
+    tee -a "$out/summary.txt"
   tail -n "+$((at + 1))" "$out/log.txt" | tail "-$([[ $status == 0 ]] && echo 12 || echo 30)"
 }
 
@@ -109,7 +109,7 @@ step install 200 bash -c install
 shared=()
 "$python" -c 'import xdist' 2>/dev/null && shared=(-n "${JOBS:-4}" --dist loadfile)
 if [[ ! -e $site/pycollective ]]; then
-  echo "nothing is installed: ask for the step install, too" | tee "$out/summary.txt"
+  echo "nothing is installed: ask for the step install, too" | tee -a "$out/summary.txt"
   failed+=(install)
 fi
 # Most likely failures on a device come first.
