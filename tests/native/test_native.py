@@ -212,8 +212,7 @@ def test_gpu_steps_of_every_shape(plain: Path) -> None:
     assert done.returncode == 0, last_lines(done.stdout)
 
 
-@pytest.mark.parametrize("size", (2, 5))
-@pytest.mark.parametrize("mode", ("schedules", "packets"))
+@pytest.mark.parametrize(("mode", "size"), [("schedules", 2), ("packets", 2), ("packets", 5)])
 def test_gpu_blocks_at_full_speed(plain: Path, schedules: Path, mode: str, size: int) -> None:
     """The kernels' source, two channels per rank and three threads per channel; `packets`: the low-latency path."""
     done = run(plain / "cuda_blocks_test", mode, schedules / f"ranks-{size}.txt")

@@ -1,4 +1,4 @@
-"""Many more ranks than cores: every collective, blocking and not, on 128 processes and on 256 threads."""
+"""Many more ranks than cores: every collective, blocking and not, on 128 processes and on 100 threads."""
 
 from __future__ import annotations
 
@@ -75,6 +75,18 @@ def test_every_collective_on_128_processes() -> None:
         job.results(100)
 
 
+def test_every_collective_on_100_threads() -> None:
+    local_world(100).run(every_collective)
+
+
+def allreduces(comm: Communicator) -> None:
+    """Those whose schedules are compiled in less than seconds: a ring of 256 ranks has 130,000 steps."""
+    n, r = comm.size, comm.rank
+    for topology in (None, "tree", "halving_doubling"):
+        check(f"allreduce {topology}", comm.allreduce(np.full(n, r), topology=topology), np.full(n, n * (n - 1) // 2))
+    comm.barrier()
+
+
 @pytest.mark.slow
-def test_every_collective_on_256_threads() -> None:
-    local_world(256).run(every_collective)
+def test_allreduces_on_256_threads() -> None:
+    local_world(256).run(allreduces)
