@@ -90,7 +90,7 @@ test-frameworks: $(VENV)/.frameworks $(VENV)/.jax-oldest $(VENV)/.mxnet ## Tenso
 	$(FRAMEWORKS) -I -c "import jax, keras, optax, tensorflow, tf_keras" 2>/dev/null # or the tests would skip what is missing
 	$(OUTER_MPI) $(FRAMEWORKS) -I -m pytest -n $(JOBS) --dist loadfile tests/frameworks tests/tensorflow tests/keras tests/jax $(ARGS)
 	COURSE=1 $(OUTER_MPI) $(FRAMEWORKS) -I -m pytest -n $(JOBS) tests/course/test_assess.py -k keras $(ARGS)
-	$(OUTER_MPI) $(FRAMEWORKS) -I -m pytest tests/docs/test_docs.py tests/examples -k "tensorflow or keras or jax" $(ARGS)
+	$(OUTER_MPI) $(FRAMEWORKS) -I -m pytest -n $(JOBS) tests/docs/test_docs.py tests/examples -k "tensorflow or keras or jax" $(ARGS)
 	$(OUTER_MPI) $(JAX_OLDEST) -I -m pytest tests/jax $(ARGS)
 	if [ -x $(MXNET) ]; then $(MXNET) -I -m pytest tests/mxnet $(ARGS); fi
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from hypothesis import strategies as st
 
 from pycollective.schedule import COLLECTIVES, Program
+
+UNWEIGHTED = tuple(name for name, row in COLLECTIVES.items() if not row.weighted)
+# Strategies are made once: validating a new one takes longer than drawing from it.
+_COLLECTIVES = st.sampled_from(("allreduce",) * 4 + UNWEIGHTED)
+_KINDS = st.sampled_from(("copy", "add", "sum", "sum to several", "copy to several"))
+_one_of = functools.cache(st.sampled_from)
+_or_none = functools.cache(lambda strategy: st.none() | strategy)
 
 
 @st.composite
@@ -15,8 +23,7 @@ def programs(draw: Any, max_statements: int = 24, across: bool = False) -> Progr
 
     `across`: the ranks are on up to three hosts.
     """
-    unweighted = [name for name, row in COLLECTIVES.items() if not row.weighted]
-    collective = COLLECTIVES[draw(st.sampled_from(["allreduce"] * 4 + unweighted))]
+    collective = COLLECTIVES[draw(_COLLECTIVES)]
     size = draw(st.integers(1, 3 if collective.split == "pairs" else 5))
     root = draw(st.integers(0, size - 1)) if collective.rooted else None
     hosts = draw(st.lists(st.integers(0, 2), min_size=size, max_size=size)) if across else ()
@@ -26,16 +33,16 @@ def programs(draw: Any, max_statements: int = 24, across: bool = False) -> Progr
         c: {r for r in p.ranks if collective.starts(r, c, size, root or 0)} for c in chunks
     }  # of each chunk, the ranks that hold something
     for _ in range(draw(st.integers(0, max_statements))):
-        write_statement(draw, p, draw(st.sampled_from(chunks)), held)
+        write_statement(draw, p, draw(_one_of(tuple(chunks))), held)
     return p
 
 
 def write_statement(draw: Any, p: Program, c: int, held: dict[int, set[int]]) -> None:
     rank = st.integers(0, p.size - 1)
-    holders = st.sampled_from(sorted(held[c]))
+    holders = _one_of(tuple(sorted(held[c])))
     sources = draw(st.lists(holders, min_size=1, max_size=p.size, unique=draw(st.booleans())))
-    at = draw(st.none() | rank)
-    kind = draw(st.sampled_from(["copy", "add", "sum", "sum to several", "copy to several"]))
+    at = draw(_or_none(rank))
+    kind = draw(_KINDS)
     if kind == "add":
         destination = draw(holders)
         p[destination, c] += p[sources[0], c]

@@ -6,6 +6,7 @@ by the rounds of messages between hosts.
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -78,25 +79,30 @@ def announced(unit: Sequence[dict[str, Any]], rank: int, size: int) -> list[byte
     return _core.announcements([item(of, rank) for of in unit], size)
 
 
+# Strategies are made once: validating a new one takes longer than drawing from it.
+_ODD = st.sampled_from(({"dtype": "int32"}, {"count": 7}, {"op": "max"}, {"scale": 0.5}, {"kind": "barrier"},
+                        {"kind": "broadcast"}, {"priority": -1}, {"device": True}))  # fmt: skip
+_KINDS, _COUNTS, _SCALES = st.sampled_from(KINDS), st.sampled_from(COUNTS), st.sampled_from((1.0, 1.0, 0.25))
+_DTYPES, _OPERATORS = st.sampled_from(("float32", "float32", "float64")), st.sampled_from(("sum", "sum", "min"))
+_oddities = functools.cache(lambda size: st.dictionaries(st.integers(0, size - 1), _ODD, max_size=2))
+
+
 @st.composite
 def operations(draw: Callable[..., Any], size: int, name: str, like: dict[str, Any] | None = None) -> dict[str, Any]:
     """One operation; `like` another one, so that the two can be fused."""
-    ranks = st.integers(0, size - 1)
-    odd = st.sampled_from([{"dtype": "int32"}, {"count": 7}, {"op": "max"}, {"scale": 0.5}, {"kind": "barrier"},
-                           {"kind": "broadcast"}, {"priority": -1}, {"device": True}])  # fmt: skip
     made = {
         "name": name,
-        "kind": draw(st.sampled_from(KINDS)),
-        "dtype": draw(st.sampled_from(["float32", "float32", "float64"])),
-        "op": draw(st.sampled_from(["sum", "sum", "min"])),
-        "scale": draw(st.sampled_from([1.0, 1.0, 0.25])),
+        "kind": draw(_KINDS),
+        "dtype": draw(_DTYPES),
+        "op": draw(_OPERATORS),
+        "scale": draw(_SCALES),
         "device": draw(st.integers(0, 7)) == 0,
     }
     made.update({key: like[key] for key in made if key != "name"} if like is not None else {})
-    made["count"] = draw(st.sampled_from(COUNTS))
-    made["root"] = draw(ranks)
+    made["count"] = draw(_COUNTS)
+    made["root"] = draw(st.integers(0, size - 1))
     made["priority"] = draw(st.integers(0, 2))
-    made["odd"] = draw(st.dictionaries(ranks, odd, max_size=2)) if draw(st.integers(0, 4)) == 0 else {}
+    made["odd"] = draw(_oddities(size)) if draw(st.integers(0, 4)) == 0 else {}
     if made["op"] == "min":  # does not support factors
         made["scale"] = 1.0
         made["odd"] = {rank: change for rank, change in made["odd"].items() if "scale" not in change}
@@ -127,7 +133,8 @@ def rounds(draw: Callable[..., Any], size: int) -> list[Step]:
         lines.append(line)
     steps: list[Step] = []
     while any(lines):
-        line = draw(st.sampled_from([line for line in lines if line]))
+        left = [line for line in lines if line]
+        line = left[draw(st.integers(0, len(left) - 1))]
         steps.append(line.pop(0))
         steps += [None] if draw(st.integers(0, 5)) == 0 else []
     return [*steps, None]
