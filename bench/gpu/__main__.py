@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -116,13 +116,16 @@ def _read(files: Sequence[Path]) -> Result:
         read = json.loads(file.read_text())
         if read.get("schema") != SCHEMA:
             continue
-        known = {field.name for field in fields(Row)}
-        for row in read["rows"]:
-            kept = {name: value for name, value in row.items() if name in known}
-            whole.rows.append(Row(**{**kept, "rounds": tuple(kept["rounds"])}))
+        whole.rows += map(_row, read["rows"])
         whole.checks += [Check(**check) for check in read["checks"]]
         whole.notes += [f"{file.stem}: {note}" for note in read["notes"]]
     return whole
+
+
+def _row(of: Mapping[str, Any]) -> Row:
+    """From JSON, which also has what is derived from the fields."""
+    kept = {field.name: of[field.name] for field in fields(Row)}
+    return Row(**{**kept, "rounds": tuple(kept["rounds"])})
 
 
 def _show(result: Result) -> None:
@@ -167,8 +170,7 @@ def _follow(run: Run, tiny: bool, seconds: float, result: Result, save: Callable
 def _sort(line: str, result: Result) -> None:
     """Add a line of a process's output to the result."""
     if line.startswith(_ROW):
-        fields = json.loads(line.removeprefix(_ROW))
-        result.rows.append(Row(**{**fields, "rounds": tuple(fields["rounds"])}))
+        result.rows.append(_row(json.loads(line.removeprefix(_ROW))))
     elif line.startswith(_CHECK):
         result.checks.append(Check(**json.loads(line.removeprefix(_CHECK))))
     elif line.startswith(_NOTE):

@@ -44,7 +44,7 @@ class Goal:
         if not found:
             return Line(self.name, self.against, text, "-", None, "", {})
         value, case, times = min(found)
-        cases = {name: float(f"{ratio:.4g}") for ratio, name, _ in found}
+        cases = {name: float(f"{ratio:.4g}") for ratio, name, _ in sorted(found, reverse=True)}
         shown = ratio_text(value, self.against, goal=False)
         return Line(self.name, self.against, text, shown, value >= self.least, f"{case}: {times}", cases)
 
@@ -52,12 +52,12 @@ class Goal:
         for nbytes, dtype in itertools.product(self.sizes, self.dtypes):
             wanted = (self.part, self.collective, dtype, self.ranks, nbytes)
             here = [r for r in rows if (r.part, r.collective, r.dtype, r.ranks, r.nbytes) == wanted]
-            ours = next((row for row in here if row.candidate == self.candidate), None)
+            mine = [row for row in here if row.candidate == self.candidate]
+            others = [row for row in here if row.candidate == self.against]
             case = f"{format_size(nbytes)}, {dtype}"
-            if ours and self.against == "the ceiling":
-                yield ours.of_ceiling, case, format_time(ours.seconds)
-            theirs = next((row for row in here if row.candidate == self.against), None)
-            if ours and theirs:
+            if self.against == "the ceiling":
+                yield from ((row.of_ceiling, case, format_time(row.seconds)) for row in mine)
+            for ours, theirs in zip(mine, others, strict=False):  # of each run, such as with other settings of NCCL
                 times = f"{format_time(ours.seconds)} against {format_time(theirs.seconds)}"
                 yield paired_ratio(ours.rounds, theirs.rounds).median, case, times
 

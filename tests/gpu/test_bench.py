@@ -146,6 +146,8 @@ def test_goals() -> None:
         measured("nccl", "nccl", 2.5e-3),
         measured("nccl", "direct", 1e-3, ranks=2, nbytes=1 << 24),
         measured("nccl", "nccl", 1.25e-3, ranks=2, nbytes=1 << 24),
+        measured("nccl", "direct", 1e-3, ranks=2, nbytes=1 << 24),  # of another run, in which NCCL is faster
+        measured("nccl", "nccl", 1.125e-3, ranks=2, nbytes=1 << 24),
         measured("small", "direct", 3.5e-6, nbytes=8192),
         measured("copies", "direct", 1e-3, collective="broadcast"),
         measured("copies", "7 copies", 1.75e-3, collective="broadcast"),
@@ -161,7 +163,7 @@ def test_goals() -> None:
     reported = {(line.row, line.against): (line.measured, line.met) for line in lines}
     assert reported["allreduce, 8 ranks, 256 MiB each", "the ceiling"] == ("84%", False)
     assert reported["allreduce, 8 ranks", "nccl"] == ("2.50x", True)
-    assert reported["allreduce, 2 ranks", "nccl"] == ("1.25x", False)
+    assert reported["allreduce, 2 ranks", "nccl"] == ("1.12x", False)
     assert reported["allreduce, 4 ranks", "nccl"] == ("-", None)
     assert reported["allreduce, 8 ranks, 8 KiB, in a graph", ""] == ("3.5 us", True)
     assert reported["broadcast, 8 ranks", "7 copies"] == ("1.75x", True)
