@@ -31,6 +31,8 @@ JAX_OLDEST := $(VENV)/jax-oldest/bin/python
 MXNET := $(VENV)/mxnet/bin/python
 NOTEBOOK := $(VENV)/notebook/bin/python
 DOCS := $(VENV)/site/bin/python
+NEWEST_TORCH := $(VENV)/newest-torch/bin/python
+NEWEST_FRAMEWORKS := $(VENV)/newest-frameworks/bin/python
 # The requirements of the package and its extras, without the package itself, which is compiled meanwhile.
 NEEDS = $(PIP) install --no-build-isolation --only-deps
 WHEELS_PYTHON := $(VENV)/wheels/bin/python
@@ -46,7 +48,7 @@ MAKEFLAGS += -j2
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective bench -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help install environments demo test quick test-frameworks test-cuda test-ray test-ucx test-recipes versions wheels \
+.PHONY: help install environments demo test quick test-frameworks test-cuda test-ray test-ucx test-recipes versions newest wheels \
   notebook course site asan faults dev bench lint stubs sass docs clean distclean
 
 help: ## this list
@@ -74,6 +76,14 @@ quick: $(if $(wildcard $(BIN)/pytest),,$(VENV)/.installed $(VENV)/.torch) ## the
 
 versions: $(VENV)/.wheel ## the wheel with the lowest and the newest versions of its dependencies
 	PIP_CONSTRAINT= $(BIN)/python tools/wheels/versions.py $(VENV)/wheel/*.whl $(VENV)/versions
+
+newest: $(VENV)/.wheel ## the newest release of every framework, made anew each time: gigabytes
+	$(call NEWEST,torch,torch accelerate lightning ray transformers)
+	$(NEWEST_TORCH) -I -m pytest -n $(JOBS) --dist loadfile tests/torch tests/examples/test_pytorch_ddp.py $(ARGS)
+	$(NEWEST_TORCH) -I -m pytest -n $(JOBS) tests/docs/test_docs.py -k "torch or recipes or hvd or horovod" $(ARGS)
+	RAY_USAGE_STATS_ENABLED=0 $(NEWEST_TORCH) -I -m pytest tests/ray $(ARGS)
+	$(call NEWEST,frameworks,tensorflow-cpu keras tf_keras jax optax)
+	$(NEWEST_FRAMEWORKS) -I -m pytest -n $(JOBS) --dist loadfile tests/frameworks tests/tensorflow tests/keras tests/jax $(ARGS)
 
 wheels: $(VENV)/.wheels ## an sdist and wheels for every CPython of this machine, tested in empty environments, in dist
 	@PIP_CONSTRAINT= PATH="$(abspath $(BIN)):$$PATH" $(WHEELS_PYTHON) tools/wheels/make_wheels.py --out dist --for "$(WHEELS)" --tests $(filter-out tests/torch/%,$(QUICK)) \
@@ -216,6 +226,16 @@ define INNER
 	@rm -rf $(VENV)/$(1)
 	@$(BIN)/python -m venv --without-pip $(VENV)/$(1)
 	@echo "import site; site.addsitedir('$$($(BIN)/python -c "$(SITE)")')" >"$$($(VENV)/$(1)/bin/python -c "$(SITE)")/outer.pth"
+endef
+
+# An environment of its own, without constraints; what holds back a package that is listed as outdated is what needs it.
+# Arguments: the last part of its name, what it is for.
+define NEWEST
+	@rm -rf $(VENV)/newest-$(1)
+	@$(BIN)/python -m venv --without-pip $(VENV)/newest-$(1)
+	@PIP_CONSTRAINT=/dev/null $(call STEP,"installing $(2)") $(PIP) --python $(VENV)/newest-$(1)/bin/python install \
+	  --no-compile --upgrade $(2) --group test "$$(echo $(VENV)/wheel/*.whl)[mpi,plot]"
+	@$(PIP) --python $(VENV)/newest-$(1)/bin/python list --outdated
 endef
 
 # mpi4py finds mpirun and the library of the main environment only if told where they are.

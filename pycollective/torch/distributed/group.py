@@ -107,7 +107,7 @@ class ProcessGroup(Reductions, Moving):
     def monitored_barrier(self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose error names the missing ranks, always all of them.
 
-        dist.monitored_barrier rejects every backend but Gloo: call the group's method.
+        Before torch 2.14 dist.monitored_barrier rejects every backend but Gloo: call the group's method.
 
         Args:
             timeout: how long to wait, also in seconds; 0: do not wait, if all ranks must have arrived before;

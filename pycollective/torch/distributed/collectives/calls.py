@@ -14,7 +14,7 @@ from pycollective import _core
 from pycollective.comm.communicator import Communicator
 from pycollective.comm.request import CallRequest
 from pycollective.torch.distributed import tensors
-from pycollective.torch.distributed.collectives import profiling
+from pycollective.torch.distributed.collectives import default_backend, profiling
 from pycollective.torch.distributed.collectives.multi_step import Steps
 from pycollective.torch.distributed.cuda import cuda
 from pycollective.torch.distributed.execution import streams
@@ -57,8 +57,11 @@ class Calls(dist.ProcessGroup):
         self._order, self._streams, self._calls, self._drawn = Order(), Streams(), 0, False
         self._direct = not options.engine and options.topology is None
         self._reduce_plain = _core.reducer_in_place(comm, timeout, dist.ReduceOp.SUM, dist.ReduceOp.AVG)
+        self._default = default_backend.add(self, comm.rank, comm.size)
 
     # -- torch's queries about a group -----------------------------------------------------------------------------
+
+    supports_splitting = supports_reconfigure = supports_window = False
 
     def getBackendName(self) -> str:
         """pycollective."""
