@@ -80,11 +80,6 @@ bool Engine::announce(const Pendings& operations, bool now) {
       drop_names(operations);
       throw;
     }
-    for (const auto& operation : operations) {
-      const auto slot = static_cast<size_t>(operation->announcement_.slot);
-      if (slot >= by_slot_.size()) by_slot_.resize(slot + 1);
-      by_slot_[slot] = operation;
-    }
     wake = !now && takeover_.submit(submitted) && !driven_;
   }
   if (wake) idle_.notify_one();
@@ -280,15 +275,17 @@ bool Engine::await_batch(Clock::time_point limit, int32_t wanted, bool awaited, 
 
 // -- batches ------------------------------------------------------------------------------------------------------
 
-// This rank's part of each operation; null if it has joined.
+// This rank's part of each operation; null if it has joined.  By name: once all ranks have fetched the batch, the board
+// may give an operation's slot to another one, which a thread of this rank submits meanwhile.
 Pendings Engine::claim(const std::vector<Member>& members) {
-  Pendings mine;
-  mine.reserve(members.size());
+  Pendings mine(members.size());
   const std::lock_guard lock(mutex_);
-  for (const Member& member : members) {
-    const bool absent = member.details && member.details->absent.has(team_->rank());
-    const auto slot = static_cast<size_t>(member.slot);
-    mine.push_back(absent || slot >= by_slot_.size() ? nullptr : by_slot_[slot]);
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (members[i].details && members[i].details->absent.has(team_->rank())) continue;
+    const auto found = flying_.find(members[i].hash);
+    if (found == flying_.end())  // all of this rank's operations have failed
+      throw fault_ ? *fault_ : CommunicatorFault(Fault::aborted, team_->rank(), "an operation was not submitted");
+    mine[i] = found->second;
   }
   return mine;
 }
@@ -376,8 +373,6 @@ void Engine::complete(const Pendings& operations, const std::optional<Communicat
     for (const auto& operation : operations) {
       if (operation == nullptr) continue;
       flying_.erase(operation->announcement_.hash);
-      auto& in_slot = by_slot_[static_cast<size_t>(operation->announcement_.slot)];
-      if (in_slot == operation) in_slot.reset();  // else the board has given the slot to another operation meanwhile
       if (fault) operation->fault_.emplace(*fault);
       operation->number_ = number;
       operation->done_.store(true, std::memory_order_seq_cst);

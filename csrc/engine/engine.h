@@ -150,7 +150,6 @@ class Engine {
     size_t operator()(const NameHash& hash) const { return hash.words[0]; }
   };
   std::unordered_map<NameHash, std::shared_ptr<Pending>, HashOfName> flying_;  // by name
-  std::vector<std::shared_ptr<Pending>> by_slot_;  // of the board; null: not in progress
   std::vector<Member> fetched_;  // a batch that submit() has fetched, for the next thread that drives
   std::vector<std::pair<int64_t, int32_t>> programs_;  // (most bytes, topology), ascending
   std::optional<CommunicatorFault> fault_;

@@ -294,7 +294,7 @@ std::vector<Member> Board::take_next(bool& ready) {
     const int32_t index = ring_[(batch.first + static_cast<uint64_t>(i)) % static_cast<uint64_t>(2 * slots_)];
     Slot& s = slot(index);
     const Round& r = s.agreed();
-    members[i] = {index, r.place, r.since, r.ready, nullptr};
+    members[i] = {s.hash, r.place, r.since, r.ready, nullptr};
     if (r.differs || !r.signature.is_of_core() || !s.absent[~s.turn & 1].none()) members[i].details = details_of(s);
     s.outstanding.remove(rank_);
     ready = settle(index, now) || ready;  // the others may already have submitted it again

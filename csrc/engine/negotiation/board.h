@@ -31,7 +31,7 @@ struct Details {
 
 // An operation of a batch.
 struct Member {
-  int32_t slot = -1;
+  NameHash hash{};  // of its name; its slot may be another operation's once all ranks have fetched the batch
   int64_t place = -1;
   int64_t since = 0, ready = 0;  // nanoseconds of the steady clock: first submitted, completed
   std::unique_ptr<Details> details;

@@ -33,7 +33,7 @@ class Player {
       std::vector<Member> batch;
       const bool fetches = random_() % 2 == 0;
       announce(board_, unit, random_() % 4 == 0, fetches ? &batch : nullptr);
-      for (const Announcement& a : unit) names_[a.slot] = a.name;
+      for (const Announcement& a : unit) names_[a.hash.words[0]] = a.name;
       if (!batch.empty()) take(batch);
       while (random_() % 3 == 0) drive(false);
     }
@@ -42,7 +42,8 @@ class Player {
 
   // Contributes nothing from here on, until all have joined; returns the last rank to join.
   int32_t join_all() {
-    names_[announce(board_, join())] = "join";
+    announce(board_, join());
+    names_[engine::hash_of("join").words[0]] = "join";
     while (!names_.empty()) drive(true);
     return last_;
   }
@@ -63,7 +64,7 @@ class Player {
     log_.batches.emplace_back();
     for (const Member& member : batch) {
       const bool absent = member.details && member.details->absent.has(board_.rank());
-      const auto mine = absent ? names_.end() : names_.find(member.slot);
+      const auto mine = absent ? names_.end() : names_.find(member.hash.words[0]);
       PC_CHECK(absent || mine != names_.end(), "a batch holds what this rank has not announced");
       PC_CHECK(!member.details || member.details->difference.empty(), member.details->difference);
       log_.batches.back().push_back(mine != names_.end() ? mine->second : member.details->name);
@@ -76,7 +77,7 @@ class Player {
   Board& board_;
   std::mt19937 random_;
   Log& log_;
-  std::map<int32_t, std::string> names_;  // by slot: operations in progress
+  std::map<uint64_t, std::string> names_;  // by hash: operations in progress
   int32_t last_ = -1;
 };
 

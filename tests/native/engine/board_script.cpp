@@ -51,7 +51,7 @@ class Script {
     std::vector<Announcement> unit;
     for (std::string digits; words >> digits;) unit.push_back(engine::decode(bytes_of(digits)));
     boards::announce((*world_)[rank], unit);
-    for (const Announcement& a : unit) names_[a.slot] = a.name;
+    for (const Announcement& a : unit) names_[a.hash.words[0]] = a.name;
   }
 
   std::string cut() {
@@ -73,7 +73,7 @@ class Script {
   std::string describe(const std::vector<Member>& batch) const {
     std::string text;
     for (const Member& member : batch) {
-      text += (text.empty() ? "[\"" : ", [\"") + names_.at(member.slot) + "\"";
+      text += (text.empty() ? "[\"" : ", [\"") + names_.at(member.hash.words[0]) + "\"";
       if (member.details) {
         std::vector<int32_t> absent;
         for (size_t r = 0; r < world_->boards.size(); ++r)
@@ -87,7 +87,7 @@ class Script {
   }
 
   std::unique_ptr<World> world_;
-  std::map<int32_t, std::string> names_;  // by slot
+  std::map<uint64_t, std::string> names_;  // by hash
 };
 
 }  // namespace

@@ -57,12 +57,14 @@ struct Idle : engine::Runner {
 // State shared by the ranks of one engine.
 struct Shared {
   static constexpr int32_t kSize = 3;
-  Shared()
-      : control(create_segment("local", Team::segment_bytes(kSize, kScratch))),
+  explicit Shared(int32_t slots_of_board)
+      : slots(slots_of_board),
+        control(create_segment("local", Team::segment_bytes(kSize, kScratch))),
         windows(create_segment("local", kSize * (kBuffer + kView))),
-        board(create_segment("local", Board::bytes(kSize, kSlots))) {
-    Board(board, board->data(), 0, kSize, kSlots).prepare();
+        board(create_segment("local", Board::bytes(kSize, slots))) {
+    Board(board, board->data(), 0, kSize, slots).prepare();
   }
+  int32_t slots;
   std::shared_ptr<Segment> control, windows, board;
 };
 
@@ -76,7 +78,7 @@ class Driver {
     char* views = world.windows->data() + Shared::kSize * kBuffer;
     team_->add_window(1, {views, kView, kView});
     view_ = reinterpret_cast<float*>(views + rank * kView);
-    auto board = std::make_unique<Board>(world.board, world.board->data(), rank, Shared::kSize, kSlots);
+    auto board = std::make_unique<Board>(world.board, world.board->data(), rank, Shared::kSize, world.slots);
     const auto maker = [this](const Reduction& r, int64_t count, bool in_windows) {
       return plan(r, count, in_windows);
     };
@@ -164,14 +166,19 @@ std::shared_ptr<Pending> plain(Kind kind, const std::string& name) {
 }
 
 // Runs body(rank) on a thread per rank; engines are closed when all have completed.
-void on_ranks(const std::function<void(Driver&)>& body) {
+void on_ranks(const std::function<void(Driver&)>& body, int32_t slots = kSlots) {
   use_small_tiles();
-  const Shared world;
+  const Shared world(slots);
   std::vector<std::unique_ptr<Driver>> ranks;
   for (int32_t r = 0; r < Shared::kSize; ++r) ranks.push_back(std::make_unique<Driver>(world, r));
   std::vector<std::thread> threads;
   for (auto& rank : ranks) threads.emplace_back([&body, &rank] { body(*rank); });
   for (std::thread& thread : threads) thread.join();
+}
+
+void await(Driver& rank, const std::shared_ptr<Pending>& operation) {
+  PC_CHECK(rank->wait(operation, Clock::now() + kLong), operation->name(), " has not completed");
+  PC_CHECK(!operation->fault(), operation->name(), ": ", operation->fault()->what());
 }
 
 // One of a rank's submitting threads: sums with its own names, in its own order, some in windows.
@@ -210,6 +217,30 @@ PC_TEST(engine_two_threads_a_rank) {
       submit_and_wait(rank, 0, 20);
       other.join();
     });
+}
+
+// One slot: rank 2 gives it to another operation between fetching a batch and running it.
+PC_TEST(engine_slot_is_reused_before_its_batch_runs) {
+  std::atomic<int> submitted{0};
+  on_ranks(
+      [&submitted](Driver& rank) {
+        const bool last = rank.number() == 2;
+        Sum first("first", 10), second("second", 20);
+        while (last && submitted < 2) std::this_thread::yield();
+        rank->submit({first.make(1)}, true);  // of the last rank: fetches the batch
+        ++submitted;
+        if (!last) await(rank, first.pending);
+        for (bool accepted = false; !accepted;) try {
+            rank->submit({second.make(2)}, false);
+            accepted = true;
+          } catch (const InvalidArgument&) {  // until all ranks have fetched the batch
+            std::this_thread::yield();
+          }
+        await(rank, first.pending);
+        await(rank, second.pending);
+        PC_CHECK(first.is(3) && second.is(6), first.mine[0], " and ", second.mine[0]);
+      },
+      1);
 }
 
 PC_TEST(engine_nobody_waits) {
@@ -315,11 +346,6 @@ void let_look(Driver& rank, const Pending& operation) {
   const uint64_t before = rank->board().beats(rank.number());
   while (!operation.done() && rank->board().beats(rank.number()) < before + 4)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-}
-
-void await(Driver& rank, const std::shared_ptr<Pending>& operation) {
-  PC_CHECK(rank->wait(operation, Clock::now() + kLong), operation->name(), " has not completed");
-  PC_CHECK(!operation->fault(), operation->name(), ": ", operation->fault()->what());
 }
 
 PC_TEST(engine_slow_rank_loses_nothing_when_another_leaves) {
