@@ -15,6 +15,11 @@ import pycollective
 
 torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
+import torch.distributed._functional_collectives as functional  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks as hooks  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook  # noqa: E402
+from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
 
 from pycollective.torch.distributed.health import Health  # noqa: E402
 
@@ -109,8 +114,10 @@ def _killed(world: World, way: str) -> float:
     return time.monotonic() - start
 
 
-def test_a_rank_lost_during_backward() -> None:
-    with job(3, _backward) as ranks:
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_rank_lost_during_backward(steps: int) -> None:
+    """After 1 and after 4 steps: from the third on DistributedDataParallel reads the results in C++."""
+    with job(3, _backward, steps) as ranks:
         for rank in range(3):
             assert ranks.hear(rank) == "ready"
         ranks.kill(2)
@@ -119,15 +126,72 @@ def test_a_rank_lost_during_backward() -> None:
         assert outcomes[rank].error is None, outcomes[rank].trace
 
 
-def _backward(world: World) -> None:
+def _backward(world: World, steps: int) -> None:
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
-    model(torch.ones(2, 4)).sum().backward()
+    for _ in range(steps):
+        model(torch.ones(2, 4)).sum().backward()
     world.link.send("ready")
     if world.rank == 2:
         time.sleep(60)
     with pytest.raises(RuntimeError, match="rank 2 is gone"):
         for _ in range(100):
             model(torch.ones(2, 4)).sum().backward()
+
+
+def test_errors_at_the_nth_step_of_training() -> None:
+    """Readers in C++ (DistributedDataParallel, with and without hooks) and in Python get the error's text."""
+    run(2, _nth_step, gloo=False)
+
+
+def _nth_step(world: World) -> None:
+    ways = [_ddp(None), _ddp(hooks.allreduce_hook), _ddp(hooks.fp16_compress_hook), _ddp_powersgd, _sharded, _functional]
+    cases = [(way, n) for i, way in enumerate(ways) for n in range(1 + i % 2, 7, 2)]
+    for case, (way, n) in enumerate(cases):
+        group = dist.new_group()
+        step = way(group)
+        for _ in range(n - 1):
+            step()
+        dist.barrier()  # of another group: giving up a group also fails calls that a rank has yet to leave
+        differs = case % 3 != 0  # else rank 0 gives the group up
+        try:
+            with pytest.raises(RuntimeError, match="differs between ranks" if differs else "has aborted|was freed"):
+                if world.rank == 1:
+                    step()
+                    dist.barrier(group)
+                elif differs:
+                    dist.all_reduce(torch.ones(77), group=group)
+                    dist.barrier(group)
+                else:
+                    group.abort()
+                    dist.barrier(group)
+        except BaseException as error:
+            raise AssertionError(f"{way.__name__} in step {n}") from error
+
+
+def _ddp(hook: Any) -> Any:
+    def ddp(group: Any) -> Any:
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2), process_group=group)
+        if hook is not None:
+            model.register_comm_hook(group, hook)
+        return lambda: model(torch.ones(2, 4)).sum().backward()
+
+    return ddp
+
+
+def _ddp_powersgd(group: Any) -> Any:
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2), process_group=group)
+    model.register_comm_hook(powerSGD_hook.PowerSGDState(group, start_powerSGD_iter=2), powerSGD_hook.powerSGD_hook)
+    return lambda: model(torch.ones(2, 4)).sum().backward()
+
+
+def _sharded(group: Any) -> Any:
+    model = torch.nn.Linear(4, 2)
+    fully_shard(model, mesh=DeviceMesh.from_group(group, "cpu"))
+    return lambda: model(torch.ones(2, 4)).sum().backward()
+
+
+def _functional(group: Any) -> Any:
+    return lambda: functional.wait_tensor(functional.all_reduce(torch.ones(3), "sum", group))
 
 
 @pytest.mark.parametrize("way", ["reduces", "exchanges", "receives"])

@@ -58,19 +58,50 @@ def _shares(works: Sequence[Any], timeout: float | None) -> Iterator[tuple[Any, 
     return ((work, None if timeout is None else max(1e-6, end - time.monotonic())) for work in works)
 
 
+class _Failure:
+    """The value of a future whose call has failed: not even torch's C++ can mistake it for tensors.
+
+    A future written in Python cannot complete with an error that C++ sees. What reads tensors from its value
+    (DistributedDataParallel's reducer) pickles it to find them, and what converts it to one reports its text.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __str__(self) -> str:
+        return f"{type(self.error).__name__}: {self.error}"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise self.error
+
+
+def _reveal(failure: _Failure) -> None:
+    raise failure.error
+
+
 class Future(torch.futures.Future):
     """A future whose callbacks run on the process group's job queue, in program order.
 
     torch runs a callback immediately if the future is already complete, else on the thread that completes it: which of
     the two differs between ranks, and with it the order of the callbacks' calls.
+
+    Args:
+        jobs: the queue; None: callbacks need no order.
     """
 
-    def __init__(self, jobs: JobQueue) -> None:
+    def __init__(self, jobs: JobQueue | None) -> None:
         super().__init__()
         self._jobs = jobs
 
+    def set_exception(self, result: Any) -> None:
+        """Complete with an error, which readers in Python and in C++ raise."""
+        self._set_unwrap_func(_reveal)
+        self.set_result(_Failure(result))
+
     def then(self, callback: Callable[[Any], Any]) -> Any:
         """A future of what `callback(self)` returns."""
+        if self._jobs is None:
+            return super().then(callback)
         following = Future(self._jobs)
 
         def job(_: object = None) -> None:
@@ -169,13 +200,10 @@ class Work(dist.Work):
         return self._future
 
     def _promise(self) -> Any:
-        jobs = self.jobs
+        jobs, future = self.jobs, Future(self.jobs)
         if jobs is None:
-            future = torch.futures.Future()
             threading.Thread(target=self._fulfil, args=(future,), daemon=True).start()
-            return future
-        future = Future(jobs)
-        if jobs.inside() or self.is_completed():
+        elif jobs.inside() or self.is_completed():
             self._fulfil(future)
         else:
             jobs.submit(lambda _: self._fulfil(future))
