@@ -127,10 +127,19 @@ void set_shape(std::span<const int64_t> extents, int64_t bytes, Announcement& an
   if (s.dims > 0 && engine::traits(s.kind).rows_differ) s.shape[0] = -1;
 }
 
-void read_shape(const py::handle& array, int64_t bytes, Announcement& announcement) {
+void read_shape(const py::handle& item, const py::handle& array, int64_t bytes, Announcement& announcement) {
   std::vector<int64_t> extents;
   for (const py::handle extent : get(array, "shape")) extents.push_back(extent.cast<int64_t>());
   set_shape(extents, bytes, announcement);
+  const py::object axes = get(item, "axes");
+  if (axes.is_none()) return;
+  uint32_t shift = 0;
+  for (const int64_t axis : axes.cast<std::vector<int64_t>>()) {
+    if (axis < 0 || axis >= engine::kMostDims || shift >= 32)
+      throw InvalidArgument("axes: a permutation of at most " + std::to_string(engine::kMostDims) + " axes");
+    announcement.signature.axes |= static_cast<uint32_t>(axis + 1) << shift;
+    shift += 4;
+  }
 }
 
 }  // namespace
@@ -183,13 +192,13 @@ Announcement read_announcement(const py::object& item, int32_t size, uint64_t gr
     s.device = true;
     s.dtype = dtype_named(get(gpu, "element").cast<std::string>());
     announcement.bytes = get(gpu, "nbytes").cast<int64_t>();
-    read_shape(x, announcement.bytes, announcement);
+    read_shape(item, x, announcement.bytes, announcement);
     announcement.place = get(gpu, "place").cast<int64_t>();
   } else if (!x.is_none()) {
     const ArrayView view = adapt(x, "x", arrays);
     s.dtype = view.dtype;
     announcement.bytes = view.count * static_cast<int64_t>(size_of(view.dtype));
-    read_shape(x, announcement.bytes, announcement);
+    read_shape(item, x, announcement.bytes, announcement);
     arrays.input = view.data;
   }
   const engine::KindTraits& kind = engine::traits(s.kind);

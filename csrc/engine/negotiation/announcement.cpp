@@ -43,6 +43,7 @@ void pass_fields(Pass& pass, Item& item, Byte& device) {
   pass(s.root);
   pass(s.dims);
   pass(s.shape);
+  pass(s.axes);
   pass(s.prescale);
   pass(s.postscale);
   pass(s.group);

@@ -17,8 +17,8 @@ RankSet RankSet::first(int32_t count) {
 
 bool Signature::operator==(const Signature& other) const {
   const auto all = [](const Signature& s) {
-    return std::tuple(s.kind, s.dtype, s.device, s.op, s.root, s.dims, s.shape, bits_of(s.prescale),
-                      bits_of(s.postscale), s.group, s.together);
+    return std::tuple(s.kind, s.dtype, s.device, s.op, s.root, s.dims, s.shape, s.axes,
+                      bits_of(s.prescale), bits_of(s.postscale), s.group, s.together);
   };
   return all(*this) == all(other);
 }
@@ -36,7 +36,10 @@ std::string Signature::describe() const {
       const std::string extent = shape[d] < 0 ? "*" : std::to_string(shape[d]);
       text += (d > 0 ? ", " : "") + extent + (dims == 1 ? "," : "");
     }
-    text += std::string("), dtype=") + name_of(dtype);
+    text += ")";
+    for (uint32_t left = axes; left != 0; left >>= 4)
+      text += (left == axes ? ", axes=(" : ", ") + std::to_string(static_cast<int>(left & 15) - 1);
+    text += std::string(axes != 0 ? "), dtype=" : ", dtype=") + name_of(dtype);
   }
   if (traits(kind).reduces) text += std::string(", op=") + name_of(op);
   text += factor_text("prescale", prescale) + factor_text("postscale", postscale);

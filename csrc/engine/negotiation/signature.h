@@ -56,6 +56,7 @@ struct Signature {
   int32_t root = -1;
   int32_t dims = 0;
   std::array<int64_t, kMostDims> shape{};  // -1: may differ; with more dimensions the last holds the product
+  uint32_t axes = 0;  // of what `shape` permutes, from the lowest 4 bits on, counted from 1; 0: it is not permuted
   double prescale = 1.0, postscale = 1.0;
   uint64_t group = 0;    // hash of the names submitted together, in any order; 0: alone
   int32_t together = 1;  // the number of those names

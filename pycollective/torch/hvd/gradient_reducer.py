@@ -156,9 +156,9 @@ class GradientReducer:
             if grad.is_sparse and not self._sparse_as_dense:
                 self._reduce_sparse(p)
                 continue
-            x, take = sending(p, grad, self._compression)
+            x, axes, take = sending(p, grad, self._compression)
             items.append(Item("allreduce", gradient.name, x, x, self._operator, -1, None, before, after,
-                              gradient.priority))  # fmt: skip
+                              gradient.priority, axes=axes))  # fmt: skip
             started.append(_Reduction(p, grad, gradient, take).start)
             gradient.finish = _not_submitted
         if len(group) > 1 and items:

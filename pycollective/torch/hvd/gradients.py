@@ -44,13 +44,14 @@ def _unordered(tensor: torch.Tensor) -> torch.Tensor:
 
 def sending(
     p: torch.Tensor, gradient: torch.Tensor, compression: Any
-) -> tuple[torch.Tensor, Callable[[], None] | None]:
+) -> tuple[torch.Tensor, tuple[int, ...] | None, Callable[[], None] | None]:
     """What is sent for a parameter's gradient and reduced in place, and a function that stores the result in p.grad.
 
-    The function is None if that is p.grad's own memory.
+    Between them the axes of the gradient that is sent, in order, if they are permuted; else None. The function is None
+    if what is sent is p.grad's own memory.
     """
     if compression is Compression.none and p.is_contiguous() and is_plain(gradient):
-        return gradient.detach(), None  # keeps the memory, whatever becomes of p.grad
+        return gradient.detach(), None, None  # keeps the memory, whatever becomes of p.grad
     dense = gradient.to_dense() if gradient.is_sparse else gradient
     small, context = compression.compress(dense)
     order = _order(p)
@@ -63,7 +64,7 @@ def sending(
         reduced = small if is_small else x if order is None else _unordered(x)
         store(p.grad, p, compression.decompress(reduced, context))
 
-    return x, take
+    return x, order, take
 
 
 def store(gradient: torch.Tensor, p: torch.Tensor, result: torch.Tensor) -> None:
