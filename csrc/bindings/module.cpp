@@ -1,5 +1,7 @@
 #include <Python.h>
 
+#include <new>
+
 #include "base/status.h"
 #include "bindings/bindings.h"
 #include "bindings/interpreter.h"
@@ -51,6 +53,8 @@ void set_error(std::exception_ptr pointer) {
     error.restore();
   } catch (const py::builtin_exception& error) {
     error.set_error();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
   }

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/forks.h"
-#include "base/signals.h"
+#include "base/threads.h"
 
 namespace pc {
 namespace {
@@ -118,22 +118,20 @@ Progress::Queue& Progress::queue_of(const Team* team) {
 }
 
 void Progress::submit(std::shared_ptr<Task> task) {
+  // Before anything is queued: a call that is refused must not run later.
+  std::call_once(started_, [this] { start_thread("pc-progress", [this] { loop(); }); });
   bool wake = false;
   const auto submitted = task->submitted_ = Clock::now();
   {
     const std::lock_guard lock(mutex_);
-    task->team_->queued.fetch_add(1, std::memory_order_acq_rel);
     Queue& queue = queue_of(task->team_.get());
+    task->team_->queued.fetch_add(1, std::memory_order_acq_rel);
     Task* last = task.get();
     (queue.head == nullptr ? queue.head : queue.last->next_) = std::move(task);
     queue.last = last;
     wake = takeover_.submit(submitted);
   }
   if (wake) submitted_.notify_one();
-  std::call_once(started_, [this] {
-    const WithoutSignals masked;
-    std::thread([this] { loop(); }).detach();
-  });
 }
 
 // Runs the first call of a queue that no other thread drives, and removes it if it has completed.  `lock` is released
@@ -234,7 +232,6 @@ void Progress::run_unawaited() {
 
 void Progress::loop() {
   runs_calls = true;
-  prctl(PR_SET_NAME, "pc-progress");
   prctl(PR_SET_TIMERSLACK, 1000UL);  // nanoseconds; by default a nap lasts 50 microseconds longer
   for (;;) {
     run_unawaited();

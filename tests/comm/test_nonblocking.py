@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from calls import MOVING, REDUCING, call, expected, has
+from launch import launch
 from processes import run
 from reference import TOPOLOGIES, Array, contributions
 
@@ -50,6 +51,42 @@ def test_every_form_gives_the_result_of_the_blocking_one(n: int, topology: str) 
         assert barrier.result() is None
 
     local_world(n).run(body)
+
+
+def test_what_the_system_refuses_has_not_begun() -> None:
+    """A call that raised would otherwise run later, on this rank alone."""
+    launch(1, _refused, launcher="alone", check=True)
+
+
+def _refused() -> None:
+    import resource
+    from pathlib import Path
+
+    import numpy as np
+
+    import pycollective
+
+    comm, x, much = pycollective.init(), np.ones(1), np.ones(1 << 24)
+    comm.allreduce(x)
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    calls = {
+        OSError: lambda: comm.iallreduce(x, out=x, prescale=2.0),  # no room for a thread's stack
+        MemoryError: lambda: comm.allreduce(much[::2], out=much[: 1 << 23]),  # nor for a copy of 64 MiB
+    }
+    for error, refused in calls.items():
+        resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), hard))
+        try:
+            refused()
+        except error as raised:
+            print(raised)
+        else:
+            raise AssertionError(f"no {error.__name__}")
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+    comm.allreduce(np.ones(1))
+    assert x[0] == 1
+    assert comm.iallreduce(x, out=x, prescale=2.0).result(20)[0] == 2
 
 
 def test_v_forms() -> None:

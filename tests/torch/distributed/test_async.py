@@ -329,3 +329,28 @@ def _destroyed(world: World) -> None:
     assert (x == 2).all() and (y == 2).all()
     with pytest.raises(RuntimeError, match="destroyed"):
         group.alltoall_base(y, x, [], []).wait()
+
+
+def test_what_the_system_refuses_has_not_begun() -> None:
+    """Calls that raised because no thread could be started would otherwise run later."""
+    run(2, _refused, gloo=False)
+
+
+def _refused(world: World) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    start, out, message = threading.Thread.start, torch.zeros(2), torch.zeros(3)
+    threading.Thread.start = refuse  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="can't start"):
+        dist.all_to_all_single(out, torch.ones(2), async_op=True)
+    with pytest.raises(RuntimeError, match="can't start"):
+        dist.irecv(message, 1 - world.rank)
+    threading.Thread.start = start  # type: ignore[method-assign]
+    dist.barrier()
+    sent = dist.isend(torch.full((3,), 7.0), 1 - world.rank)
+    received = torch.zeros(3)
+    dist.recv(received, 1 - world.rank)
+    sent.wait()
+    dist.all_to_all_single(torch.zeros(2), torch.full((2,), 5.0))
+    assert received.tolist() == [7.0] * 3 and out.tolist() == [0.0] * 2 and message.tolist() == [0.0] * 3

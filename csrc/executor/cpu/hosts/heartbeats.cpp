@@ -1,7 +1,5 @@
 // A thread of this process shows to ranks on other hosts that it runs, and finds out which hosts are silent, also while
 // no rank calls: a host whose processes are all stopped still acknowledges what it is sent.
-#include <sys/prctl.h>
-
 #include <algorithm>
 #include <chrono>
 #include <mutex>
@@ -10,7 +8,7 @@
 
 #include "base/environment.h"
 #include "base/forks.h"
-#include "base/signals.h"
+#include "base/threads.h"
 #include "executor/cpu/hosts/control_links.h"
 
 namespace pc {
@@ -66,14 +64,9 @@ void start_heartbeats(const std::shared_ptr<ControlLinks>& links) {
   links->beat(SteadyClock::now(), false, heard);  // the first at once: until it arrives, silence counts only later
   auto& mine = of_this_process<Heartbeats>();
   const std::lock_guard lock(mine.mutex);
-  mine.links.push_back(links);
-  if (mine.running) return;
-  const WithoutSignals masked;
-  std::thread([&mine] {
-    prctl(PR_SET_NAME, "pc-heartbeats");
-    mine.run();
-  }).detach();
+  if (!mine.running) start_thread("pc-heartbeats", [&mine] { mine.run(); });
   mine.running = true;
+  mine.links.push_back(links);
 }
 
 }  // namespace pc

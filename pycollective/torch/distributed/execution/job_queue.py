@@ -141,11 +141,11 @@ class JobQueue:
             if self._closed:
                 ticket.fail(CommunicatorError("the process group was destroyed"))
                 return ticket
+            if self._thread is None:  # first: a job that is refused must not run later
+                thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
+                thread.start()
+                self._thread, self.started = thread, True
             self._jobs.append(ticket)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
-                self.started = True
-                self._thread.start()
             self._changed.notify()
         return ticket
 

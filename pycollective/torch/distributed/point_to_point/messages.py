@@ -297,11 +297,22 @@ class Messages:
         if self._thread is None:
             with self._work:
                 if self._thread is None:
-                    self._thread = threading.Thread(target=self._loop, name="pycollective-messages", daemon=True)
-                    self._thread.start()
+                    self._start_thread(one)
         elif self._resting:  # otherwise it looks by itself: waking it costs more than a small message
             with self._work:
                 self._work.notify()
+
+    def _start_thread(self, one: Send | Receive) -> None:
+        thread = threading.Thread(target=self._loop, name="pycollective-messages", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system refuses another one
+            with self._turn:
+                if one.handle is None:
+                    (self._unsent if isinstance(one, Send) else self._wanted).remove(one)  # or it would run later
+                    raise
+        else:
+            self._thread = thread
 
     def _loop(self) -> None:
         nap, used = _LONGEST_NAP, time.monotonic()
