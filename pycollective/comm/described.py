@@ -34,10 +34,13 @@ class _Annotation(str):
 
 
 class Text:
-    """A docstring in parts: `summary`, the text after it, and the sections (Args, Returns, Raises) by name."""
+    """A docstring in parts: `summary`, the text after it, and the sections (Args, Returns, Raises) by name.
 
-    def __init__(self, documentation: str) -> None:
-        text = inspect.cleandoc(documentation) + "\n"
+    `documentation`: None where Python has dropped docstrings (`python -OO`).
+    """
+
+    def __init__(self, documentation: str | None) -> None:
+        text = inspect.cleandoc(documentation or "") + "\n"
         self.sections = {found[1]: textwrap.dedent(found[2]).strip("\n") for found in _SECTION.finditer(text)}
         self.summary, _, body = _SECTION.sub("", text).partition("\n")
         self.body = body.strip("\n")
@@ -61,7 +64,7 @@ def described(cls: _Class) -> _Class:
             signature, taken = _expanded(method)
             method.__signature__ = signature  # type: ignore[attr-defined]
             if taken:
-                text = Text(method.__doc__ or "")
+                text = Text(method.__doc__)
                 text.add("Args", *_lines(taken))
                 text.add("Raises", "Exception: as every collective, see Communicator.")
                 method.__doc__ = str(text)
@@ -75,7 +78,7 @@ def nonblocking(blocking: type) -> Callable[[_Class], _Class]:
         for name, method in vars(cls).items():
             if inspect.isfunction(method) and not name.startswith("_"):
                 method.__signature__ = _expanded(method)[0]  # type: ignore[attr-defined]
-                text, own = Text(getattr(blocking, name[1:]).__doc__), Text(method.__doc__ or "")
+                text, own = Text(getattr(blocking, name[1:]).__doc__), Text(method.__doc__)
                 given = text.sections.get("Returns", "None")
                 text.body = "\n\n".join(part for part in (f"`{name[1:]}`: {text.summary}", text.body, own.body) if part)
                 text.summary = own.summary

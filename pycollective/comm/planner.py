@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from pycollective import _core, settings
+from pycollective.comm.arguments.arrays import package_of
 from pycollective.comm.arguments.function_digest import digest
 from pycollective.comm.arguments.operators import Op, resolve
 from pycollective.comm.arguments.rows import Cut, Shape, cut
@@ -78,8 +78,7 @@ def choose(collective: str, topology: object, nbytes: int, default: str = DEFAUL
 
 def is_matrix(topology: object) -> TypeGuard[MixingMatrix]:
     """Whether it is a mixing matrix, which stands for a topology in weighted collectives."""
-    module = sys.modules.get("pycollective.schedule.mixing")  # not loaded: there is no matrix
-    return module is not None and isinstance(topology, module.MixingMatrix)
+    return package_of(topology, "pycollective.schedule.mixing", "MixingMatrix") is not None
 
 
 def label_of(topology: Any) -> str:

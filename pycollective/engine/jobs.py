@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -197,7 +196,7 @@ def _needs_no_check(item: Item) -> bool:
         if out is None:
             item.out = np.empty(x.shape, x.dtype)
         return out is None or type(out) is np.ndarray
-    torch = sys.modules.get("torch")
+    torch = arrays.torch_of(x)
     if torch is None or type(x) is not torch.Tensor or not x.is_cpu or x.is_neg():
         return False
     return out is x or (type(out) is torch.Tensor and out.is_cpu and not out.is_neg())

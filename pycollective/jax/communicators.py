@@ -73,7 +73,6 @@ def operator_of(op: Any) -> str | Op:
     return found
 
 
-@functools.cache
 def _operators_of(mpi: Any) -> tuple[tuple[Any, str], ...]:
     """The operators that mpi4py has too; none if it is None, because it has not been imported."""
     return tuple((getattr(mpi, name.upper()), name) for name in OPERATORS if hasattr(mpi, name.upper()))

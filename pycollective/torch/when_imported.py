@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
@@ -13,9 +14,8 @@ from typing import Any
 
 def when_imported(name: str, act: Callable[[Any], None]) -> None:
     """Call act(module): now if the module is imported already, else after its import."""
-    module = sys.modules.get(name)
-    if module is not None:
-        act(module)
+    if name in sys.modules:
+        act(importlib.import_module(name))  # another thread may not have completed it
     else:
         sys.meta_path.insert(0, _Finder(name, act))
 

@@ -26,15 +26,15 @@ HEAVY = [
 ]
 
 
-def modules_after(code: str) -> set[str]:
-    """The modules that a fresh interpreter has loaded after `code`."""
+def modules_after(code: str, *options: str) -> set[str]:
+    """The modules that a fresh interpreter, started with `options`, has loaded after `code`."""
     script = f"""
 import sys, json
 {code}
 print(json.dumps(sorted(sys.modules)))
 """
     with tempfile.TemporaryDirectory() as elsewhere:  # not the source tree
-        command = [sys.executable, "-c", script]
+        command = [sys.executable, *options, "-c", script]
         done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return set(json.loads(done.stdout))
@@ -75,3 +75,32 @@ def test_init_does_not_load_the_compiler() -> None:
     assert "numpy" in loaded
     assert not [name for name in loaded for part in late if name.startswith(f"pycollective.{part}")]
     assert not {"hashlib", "msgspec", "difflib"} & loaded
+
+
+def test_without_docstrings() -> None:
+    code = "import pycollective as pc; str(pc.init().explain('allreduce', 8)); pc.iallreduce([1.0]).wait()"
+    assert "pycollective.comm.described" in modules_after(code, "-OO")
+
+
+FIRST_CALLS = """
+import threading
+import numpy as np, pycollective as pc
+from pycollective import graphs
+sys.setswitchinterval(1e-5)
+start, x, right = threading.Barrier(4), np.ones(300), []
+calls = [lambda c: c.mix(x, graphs.ring), lambda c: c.allreduce(x, topology="ring"), lambda c: c.allgatherv(x),
+         lambda c: c.scan(x, topology="star")]
+def work(call):
+    start.wait()
+    right.extend((y == x).all() for y in pc.local_world(1).run(call))
+threads = [threading.Thread(target=work, args=(call,)) for call in calls]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert right == [True] * 4
+"""
+
+
+def test_first_calls_of_several_threads() -> None:
+    """Each loads what it needs, at the same time; without care three of four such programs fail."""
+    for _ in range(3):
+        modules_after(FIRST_CALLS)

@@ -102,12 +102,25 @@ def flat(buffer: Any) -> Any:
     return array.reshape(-1)
 
 
+def torch_of(x: Any) -> Any:
+    """torch, if x is one of its tensors; else None."""
+    return package_of(x, "torch", "Tensor")
+
+
+def package_of(x: Any, name: str, kind: str) -> Any:
+    """The package of this name, if x is an instance of its class `kind`; else None.
+
+    Also None while another thread imports the package: it is known by its name before it has its classes.
+    """
+    package = sys.modules.get(name)
+    return package if isinstance(x, getattr(package, kind, ())) else None
+
+
 def on_device(x: Any) -> bool:
     """Whether an array reports memory of a CUDA device. Host arrays are recognized first, by type."""
     if x is None or isinstance(x, (np.ndarray, np.generic, _core.HostBuffer)):
         return False
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor):
+    if torch_of(x) is not None:
         return bool(x.is_cuda)
     if hasattr(x, "__cuda_array_interface__"):
         return True
@@ -124,8 +137,7 @@ def on_device(x: Any) -> bool:
 
 def negated(x: Any) -> bool:
     """Whether a tensor has its negative bit set, as torch.imag of a conjugate: DLPack does not export it."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(x, torch.Tensor) and bool(x.is_neg())
+    return torch_of(x) is not None and bool(x.is_neg())
 
 
 def _converted(x: Any, what: str) -> np.ndarray[Any, Any]:
@@ -183,8 +195,8 @@ def new_like(x: Any, shape: tuple[int, ...]) -> Any:
     """
     if isinstance(x, (np.ndarray, np.generic)):
         return np.empty(shape, x.dtype)
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor):
+    torch = torch_of(x)
+    if torch is not None:
         return torch.empty(shape, dtype=x.dtype, device="cpu")  # also where torch's default is another one
     namespace = getattr(x, "__array_namespace__", None)
     if namespace is not None:

@@ -139,8 +139,10 @@ def _numbers(env: Mapping[str, str], ranks: tuple[str, ...], sizes: tuple[str, .
 
 def _initialised_mpi() -> Any | None:
     """mpi4py.MPI, if this process has imported and initialised it and is not alone in it."""
-    mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
+    mpi: Any = sys.modules.get("mpi4py.MPI")
+    if not hasattr(mpi, "Is_finalized"):  # not imported, or not completely
+        return None
+    if not mpi.Is_initialized() or mpi.Is_finalized():
         return None
     return mpi if mpi.COMM_WORLD.Get_size() > 1 else None
 

@@ -13,13 +13,12 @@ a tensor may be dropped earlier; a Handle holds its call's arrays.
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from pycollective.comm.arguments.arrays import numpy_dtype
+from pycollective.comm.arguments.arrays import numpy_dtype, package_of, torch_of
 from pycollective.comm.cuda.runtime import load
 from pycollective.dtypes import DTYPES
 
@@ -90,8 +89,8 @@ def view(x: Any, stream: int, what: str) -> View:
         TypeError: not in device memory, or an element type that no collective takes.
         ValueError: not C-contiguous, or a torch tensor with the negative bit.
     """
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor):
+    torch = torch_of(x)
+    if torch is not None:
         return _view_of_tensor(torch, x, stream, what)
     cuda = load()
     if isinstance(x, cuda.DeviceArray):
@@ -107,13 +106,13 @@ def new_like(x: Any, shape: tuple[int, ...], stream: int) -> Any:
     Args:
         stream: in which it is written first: pools reuse memory whose last use was in the same stream.
     """
-    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    if torch is not None and isinstance(x, torch.Tensor):
+    torch, cupy = torch_of(x), package_of(x, "cupy", "ndarray")
+    if torch is not None:
         if stream == _current_stream(x):
             return torch.empty(shape, dtype=x.dtype, device=x.device)
         with torch.cuda.stream(_torch_stream(torch, stream, x.device)):
             return torch.empty(shape, dtype=x.dtype, device=x.device)
-    if cupy is not None and isinstance(x, cupy.ndarray):
+    if cupy is not None:
         with x.device, cupy.cuda.ExternalStream(stream, x.device.id):
             return cupy.empty(shape, x.dtype)
     if type(x).__module__.startswith("numba."):
@@ -129,8 +128,8 @@ def keep_for(x: Any, stream: int) -> None:
 
     Only torch's allocator needs this: in other libraries, only the user returns memory to the pool.
     """
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor):
+    torch = torch_of(x)
+    if torch is not None:
         x.record_stream(_torch_stream(torch, stream, x.device))
 
 
@@ -142,10 +141,10 @@ def allocate(shape: tuple[int, ...], dtype: str, device: int) -> Any:
 
 
 def _current_stream(x: Any) -> int:
-    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    if torch is not None and isinstance(x, torch.Tensor):
+    torch, cupy = torch_of(x), package_of(x, "cupy", "ndarray")
+    if torch is not None:
         return int(torch.cuda.current_stream(x.device).cuda_stream)
-    if cupy is not None and isinstance(x, cupy.ndarray):
+    if cupy is not None:
         return int(cupy.cuda.get_current_stream().ptr)
     return 0
 

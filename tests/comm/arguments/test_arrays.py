@@ -5,12 +5,15 @@ from __future__ import annotations
 import array
 import sys
 import time
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 from pycollective import Communicator, local_world
+from pycollective.comm.bootstrap.launchers import choose
+from pycollective.engine import Engine, Item
 
 
 def on_two(body: Any) -> None:
@@ -273,3 +276,19 @@ def test_array_api_strict() -> None:
         comm.barrier()
 
     on_two(body)
+
+
+@pytest.mark.parametrize("name", ["torch", "cupy", "mpi4py.MPI", "pycollective.schedule.mixing"])
+def test_while_another_thread_imports_a_module(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until its import has completed, a module is known by name and has nothing in it."""
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))
+
+    def body(comm: Communicator) -> None:
+        for x in (np.ones(3), np.ones(6)[::2], [1.0, 1.0], 1.0):
+            assert (comm.allreduce(x, topology="ring") == 2).all()
+        engine = Engine(comm)
+        assert engine.run([Item("allreduce", "x", np.ones(3))])[0].tolist() == [2.0] * 3
+        engine.close()
+
+    local_world(2).run(body)
+    assert choose({}) == "alone"
