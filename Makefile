@@ -77,7 +77,7 @@ quick: $(if $(wildcard $(BIN)/pytest),,$(VENV)/.installed $(VENV)/.torch) ## the
 versions: $(VENV)/.wheel ## the wheel with the lowest and the newest versions of its dependencies
 	PIP_CONSTRAINT= $(BIN)/python tools/wheels/versions.py $(VENV)/wheel/*.whl $(VENV)/versions
 
-newest: $(VENV)/.wheel ## the newest release of every framework, made anew each time: gigabytes
+newest: $(VENV)/.wheel ## the newest release of every framework, installed each time: gigabytes
 	$(call NEWEST,torch,torch accelerate lightning ray transformers)
 	$(NEWEST_TORCH) -I -m pytest -n $(JOBS) --dist loadfile tests/torch tests/examples/test_pytorch_ddp.py $(ARGS)
 	$(NEWEST_TORCH) -I -m pytest -n $(JOBS) tests/docs/test_docs.py -k "torch or recipes or hvd or horovod" $(ARGS)

@@ -40,8 +40,8 @@ class Item:
         x: input, a C-contiguous array (a torch tensor, a NumPy array, anything that the communicator takes); None for a
             barrier. Arrays in GPU memory are read in the order of the stream that is current at submit; the work is
             done once the collective is enqueued, and the stream that is current at `wait` then waits for its result.
-        axes: of an x whose axes are permuted, so that its memory is in order: the numbers of the axes before that, which
-            must be the same on all ranks; None: x is not permuted.
+        axes: of an x whose axes are permuted, so that its memory is in order: their numbers before that, in x's order,
+            which must be the same on all ranks; None: x is not permuted.
         out: the output, may be x; None: a new array of x's library.
         op: as for Communicator.allreduce; of allreduce and reducescatter.
         root: of broadcast.

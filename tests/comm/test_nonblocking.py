@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 from calls import MOVING, REDUCING, call, expected, has
-from launch import launch
 from processes import run
 from reference import TOPOLOGIES, Array, contributions
 
 import pycollective
+from launch import launch
 from pycollective import Communicator, Handle, PeerLostError, local_world
 from pycollective.comm.arguments.operators import Compiled, Op
 

@@ -17,8 +17,8 @@ RankSet RankSet::first(int32_t count) {
 
 bool Signature::operator==(const Signature& other) const {
   const auto all = [](const Signature& s) {
-    return std::tuple(s.kind, s.dtype, s.device, s.op, s.root, s.dims, s.shape, s.axes,
-                      bits_of(s.prescale), bits_of(s.postscale), s.group, s.together);
+    return std::tuple(s.kind, s.dtype, s.device, s.op, s.root, s.dims, s.shape, s.axes, bits_of(s.prescale),
+                      bits_of(s.postscale), s.group, s.together);
   };
   return all(*this) == all(other);
 }

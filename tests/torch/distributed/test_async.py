@@ -331,6 +331,34 @@ def _destroyed(world: World) -> None:
         group.alltoall_base(y, x, [], []).wait()
 
 
+def test_inference_mode() -> None:
+    """Results of calls made in it are stored by other threads, too."""
+    run(2, _inference, gloo=False)
+
+
+def _inference(world: World) -> None:
+    right = [[1.0, 1.0], [2.0, 2.0]]
+    mine = torch.full((2,), world.rank + 1.0)
+    for later in ("future", "work", "callback"):
+        with torch.inference_mode():
+            parts = [torch.zeros(2) for _ in range(2)]  # of two storages: copied
+            work = dist.all_gather(parts, mine, async_op=True)
+            swapped = [torch.zeros(2) for _ in range(2)]
+            jobs = dist.all_to_all(swapped, [mine, mine], async_op=True)
+            if later == "callback":
+                add = work.get_future().then(lambda future: future.value()[0][0].add_(0))
+        if later == "future":
+            work.get_future().wait()
+            jobs.get_future().wait()
+        elif later == "work":
+            work.wait()
+            jobs.wait()
+        else:
+            add.wait()
+            jobs.wait()
+        assert [x.tolist() for x in parts] == right and [x.tolist() for x in swapped] == right
+
+
 def test_what_the_system_refuses_has_not_begun() -> None:
     """Calls that raised because no thread could be started would otherwise run later."""
     run(2, _refused, gloo=False)

@@ -144,7 +144,8 @@ def test_errors_at_the_nth_step_of_training() -> None:
 
 
 def _nth_step(world: World) -> None:
-    ways = [_ddp(None), _ddp(hooks.allreduce_hook), _ddp(hooks.fp16_compress_hook), _ddp_powersgd, _sharded, _functional]
+    hooked = [_ddp(hook) for hook in (None, hooks.allreduce_hook, hooks.fp16_compress_hook)]
+    ways = [*hooked, _ddp_powersgd, _sharded, _functional]
     cases = [(way, n) for i, way in enumerate(ways) for n in range(1 + i % 2, 7, 2)]
     for case, (way, n) in enumerate(cases):
         group = dist.new_group()

@@ -47,13 +47,11 @@ def test_a_model_in_channels_last_order_on_one_rank(n: int) -> None:
 
 
 def _one_model(hvd: Any) -> None:
-    """Its gradients are sent as they are in memory, after a backward pass and in windows alike."""
+    """Its gradients are sent as they are in memory, after a backward pass and in windows."""
     for set_to_none in (True, False):
         for differs_from in (0, 3):
             model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(4, 2))
-            optimizer = hvd.DistributedOptimizer(
-                torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()
-            )
+            optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
             for step in range(differs_from + 1):
                 if step == differs_from and hvd.rank() == 1:
                     model.to(memory_format=torch.channels_last)

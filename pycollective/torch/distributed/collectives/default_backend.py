@@ -27,6 +27,6 @@ def add(group: Any, rank: int, size: int) -> Any:
     if not _NEEDED:
         return None
     backend, kind = _DefaultBackend(rank, size), dist.ProcessGroup.BackendType.CUSTOM
-    group._register_backend(torch.device("cpu"), kind, backend)
-    group._set_default_backend(kind)
+    group._register_backend(torch.device("cpu"), kind, backend)  # noqa: SLF001
+    group._set_default_backend(kind)  # noqa: SLF001
     return backend

@@ -13,23 +13,31 @@ import collections
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from typing import Any
+from typing import Any, TypeVar
+
+import torch
 
 from pycollective.comm.communicator import Communicator
 from pycollective.errors import CommunicatorError, Error, NestedCallError, TimeoutError
 from pycollective.torch.distributed.health import Health
 
+_T = TypeVar("_T")
 _LOOK = 0.05
 """Seconds between two checks of the other ranks."""
 Job = Callable[["JobQueue"], Any]
 """The function that a job queue executes. It uses `jobs.comm` only if all ranks' jobs do: creating it is collective."""
 
 
+def in_callers_mode(function: Callable[..., _T]) -> Callable[..., _T]:
+    """The function for another thread: tensors made in the caller's inference mode can be changed only in that mode."""
+    return torch.inference_mode()(function) if torch.is_inference_mode_enabled() else function
+
+
 class Ticket:
     """A pending job; waits and tests like a communicator's handle."""
 
     def __init__(self, job: Job, jobs: JobQueue) -> None:
-        self._job, self._jobs = job, jobs
+        self._job, self._jobs = in_callers_mode(job), jobs
         self._completed = threading.Event()
         self.result: Any = None
         self.error: BaseException | None = None

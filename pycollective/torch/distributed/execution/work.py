@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from pycollective.errors import TimeoutError
-from pycollective.torch.distributed.execution.job_queue import JobQueue
+from pycollective.torch.distributed.execution.job_queue import JobQueue, in_callers_mode
 
 
 class PendingCall(Protocol):
@@ -150,7 +150,7 @@ class Work(dist.Work):
         self.call = call
         self.outputs, self.jobs = list(outputs), jobs
         if finish is not None:
-            self._finish, self.copies = finish, True
+            self._finish, self.copies = in_callers_mode(finish), True
             self._turn = threading.RLock()  # a signal handler may run while this thread holds it
 
     def wait(self, timeout: timedelta | None = None) -> bool:

@@ -309,7 +309,8 @@ class Messages:
         except RuntimeError:  # the system refuses another one
             with self._turn:
                 if one.handle is None:
-                    (self._unsent if isinstance(one, Send) else self._wanted).remove(one)  # or it would run later
+                    waiting: list[Any] = self._unsent if isinstance(one, Send) else self._wanted
+                    waiting.remove(one)  # or it would run later
                     raise
         else:
             self._thread = thread
