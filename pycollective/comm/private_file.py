@@ -1,4 +1,4 @@
-"""Files read by later runs: writable by this user only, and read only if no other user could have written them."""
+"""Files in folders to which other users may write: created as new ones, and read only if they are this user's."""
 
 from __future__ import annotations
 
@@ -54,6 +54,21 @@ def require_replaceable(path: Path) -> None:
             raise PermissionError(f"{path} is not replaced: it is not a regular file")
 
 
+def create(path: Path, mode: int = 0o600) -> BinaryIO:
+    """Create a file whose name this package has chosen, and which another user may expect: what has the name is removed.
+
+    Args:
+        mode: the file's, less the umask.
+
+    Raises:
+        OSError: it cannot be created; also if something else takes the name meanwhile.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)  # left by a run that was killed, or a link of another user's to a file of this one's
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, mode), "wb")
+
+
 def write_private(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Replace a file atomically, with mode 0600: a reader sees either all of the new content or all of the old.
 
@@ -66,10 +81,7 @@ def write_private(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """
     require_replaceable(path)
     unfinished = path.with_name(f"{path.name}.new")
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(unfinished)  # left by a run that was killed here, or by another user
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(unfinished, flags, 0o600), "wb") as file:
+    with create(unfinished) as file:
         write(file)
         file.flush()
         os.fsync(file.fileno())

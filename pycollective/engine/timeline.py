@@ -11,6 +11,7 @@ https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU 
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import json
 import re
@@ -75,10 +76,11 @@ class Timeline:
         self._across = engine.comm.backend.group.nodes.count > 1
         self.wanted = Path(path).absolute()
         free = _unused(self.wanted, engine.comm.name)
-        starts = Item("call", "pycollective.timeline.start", run=lambda comm: timeline_parts.start(comm, free))
-        self.path, self._part, reading, self._origin = engine.run([starts])[0]
+        chosen = free != self.wanted
+        starts = Item("call", "pycollective.timeline.start", run=lambda comm: timeline_parts.start(comm, free, chosen))
+        self.path, self._part, file, reading, self._origin = engine.run([starts])[0]
         _paths.add(self.path)
-        self._file: IO[str] = self._part.open("w")
+        self._file: IO[str] = io.TextIOWrapper(file, encoding="utf-8")
         # Other hosts' times are converted at the end, when the drift of their clocks is known.
         self._convert = reading is None
         if reading is not None:

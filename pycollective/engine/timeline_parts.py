@@ -13,10 +13,11 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from pycollective.comm.private_file import create, open_private
 from pycollective.engine import clocks
 from pycollective.engine.clocks import Reading
 
@@ -32,12 +33,15 @@ def part_of(path: Path, rank: int) -> Path:
     return path.with_name(f"{path.name}.rank{rank}")
 
 
-def start(comm: Communicator, path: Path) -> tuple[Path, Path, Reading | None, int]:
-    """Collective: agree on the file, which is rank 0's `path`, and determine where this rank can write its part.
+def start(comm: Communicator, path: Path, chosen: bool) -> tuple[Path, Path, BinaryIO, Reading | None, int]:
+    """Collective: agree on the file, which is rank 0's `path`, and create this rank's part where it can be.
+
+    Args:
+        chosen: the user has not given this path, but one like it.
 
     Returns:
-        the paths of the trace file, on rank 0's host, and of this rank's part; this rank's clock against rank 0's, or
-        None on rank 0's host, which has the same clock; the start of the trace, by rank 0's clock.
+        the paths of the trace file, on rank 0's host, and of this rank's part; that part, open; this rank's clock
+        against rank 0's, or None on rank 0's host, which has the same clock; the start of the trace, by rank 0's clock.
 
     Raises:
         OSError: on all ranks, if one cannot write its part.
@@ -51,31 +55,32 @@ def start(comm: Communicator, path: Path) -> tuple[Path, Path, Reading | None, i
     places = [part_of(path, comm.rank)]
     if not here:
         places.append(Path(tempfile.gettempdir()) / places[0].name)
-    refused = ""
+    refused, part = "", None
     for place in places:
         try:
-            place.open("w").close()
+            part = create(place)
             if comm.rank == 0:
-                path.open("w").close()
+                (create(path, 0o666) if chosen else path.open("wb")).close()
             refused = ""
             break
         except OSError as error:
             refused = str(error)
     errors = [text.decode() for text in comm.backend.exchange(refused.encode())]
     wrong = next((rank for rank, text in enumerate(errors) if text), None)
-    if wrong is not None:
-        with contextlib.suppress(OSError):
-            place.unlink()
+    if wrong is not None or part is None:
+        if part is not None:
+            part.close()
+            place.unlink(missing_ok=True)
         raise OSError(f"rank {wrong} cannot write its part of the timeline: {errors[wrong]}")
     reading = clocks.compare(comm) if comm.backend.group.nodes.count > 1 else None
-    return path, place, None if here else reading, origin
+    return path, place, part, None if here else reading, origin
 
 
 def collect(comm: Communicator, path: Path, part: Path) -> None:
     """Collective: transfer all ranks' parts to rank 0's host, each with a last reading of its clock."""
     reading = clocks.compare(comm)
     if comm.rank != 0:
-        text = part.read_text() + json.dumps({"clock": reading}) + "\n"
+        text = _text_of(part) + json.dumps({"clock": reading}) + "\n"
         part.unlink()  # before rank 0 writes it: the hosts may share the folder
         _send(comm, zlib.compress(text.encode(), 1))
         return
@@ -83,11 +88,29 @@ def collect(comm: Communicator, path: Path, part: Path) -> None:
     for rank in range(1, comm.size):
         content = zlib.decompress(_receive(comm, rank))
         try:
-            part_of(path, rank).write_bytes(content)
+            with create(part_of(path, rank)) as file:
+                file.write(content)
         except OSError as error:  # the others still send theirs
             failed = error
     if failed is not None:
         raise failed
+
+
+def open_part(part: Path) -> BinaryIO:
+    """A part, to be read.
+
+    Raises:
+        OSError: it is missing, or another user's.
+    """
+    file = open_private(part)
+    if file is None:
+        raise FileNotFoundError(f"{part} has been removed")
+    return file
+
+
+def _text_of(part: Path) -> str:
+    with open_part(part) as file:
+        return file.read().decode()
 
 
 def _send(comm: Communicator, content: bytes) -> None:
@@ -109,7 +132,7 @@ def read(part: Path, origin: int) -> Iterator[dict[str, Any]]:
     omitted."""
     readings: list[Reading] = []
     events: list[dict[str, Any]] = []
-    for line in part.read_text().splitlines():
+    for line in _text_of(part).splitlines():
         try:
             row = json.loads(line)
         except ValueError:

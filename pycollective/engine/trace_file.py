@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pycollective.comm.private_file import create
 from pycollective.engine import clocks, timeline_parts
 
 
@@ -61,9 +62,9 @@ class TraceFile:
 
     def _replace(self, events: list[dict[str, Any]]) -> None:
         complete = self._path.with_name(f"{self._path.name}.complete")
-        with complete.open("w") as file:
+        with create(complete, 0o666) as file:
             lines = ",\n".join(map(json.dumps, [self._start, *_paired(events)]))
-            file.write(f'{{"displayTimeUnit": "ns", "traceEvents": [\n{lines}\n]}}\n')
+            file.write(f'{{"displayTimeUnit": "ns", "traceEvents": [\n{lines}\n]}}\n'.encode())
         os.replace(complete, self._path)
 
 
@@ -71,7 +72,7 @@ class _Growing:
     """A part that is still being written."""
 
     def __init__(self, part: Path) -> None:
-        self._file = part.open("rb")
+        self._file = timeline_parts.open_part(part)
         self._rest = b""
 
     def more(self) -> bytes:

@@ -13,7 +13,7 @@ import numpy as np
 from pycollective import checks
 from pycollective.comm.arguments import arrays
 from pycollective.comm.objects import on_root
-from pycollective.comm.private_file import require_replaceable
+from pycollective.comm.private_file import create, require_replaceable
 from pycollective.optim.arrays.containers import check_fit, copy_into, named, namespace
 from pycollective.optim.arrays.devices import like, to_host
 from pycollective.optim.averaging import Averaging
@@ -89,7 +89,7 @@ def _write(path: Path, optimizer: Averaging, extra: dict[str, Any]) -> None:
     require_replaceable(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")  # in the same folder, where renaming is atomic
     try:
-        with open(partial, "wb") as file:
+        with create(partial, 0o666) as file:
             np.savez(file, **content)
             file.flush()
             os.fsync(file.fileno())

@@ -24,6 +24,7 @@ from engine.two_hosts import on_two_hosts
 from launch import launch
 from pycollective import Communicator
 from pycollective.engine import Engine, Item, Settings
+from pycollective.engine.timeline import _unused
 
 TENSORS = {"grad.weight": 50_000, "grad.bias": 10, "größe": 1000}
 
@@ -219,6 +220,32 @@ def test_engines_of_one_process_do_not_share_a_file(tmp_path: Path) -> None:
         assert names == {name}
 
 
+def test_links_at_names_that_are_not_the_users_are_not_followed(tmp_path: Path) -> None:
+    """In a folder that others may write to, root's job would overwrite root's files."""
+    path, victim = tmp_path / "timeline.json", tmp_path / "victim"
+    victim.write_text("root's")
+    for name in ("timeline.json.rank0", "timeline.json.rank1", "timeline.json.complete"):
+        (tmp_path / name).symlink_to(victim)
+
+    def body(engine: Engine) -> None:
+        other = Engine(engine.comm)
+        engine.start_timeline(path)
+        derived = _unused(path, other.comm.name)
+        if engine.rank == 0:
+            derived.symlink_to(victim)
+        engine.comm.barrier()
+        other.start_timeline(path)
+        steps(engine, 1)
+        for each in (other, engine):
+            each.stop_timeline()
+        engine.comm.barrier()
+        assert derived.exists() and not derived.is_symlink()
+
+    on_engines(2, body)
+    assert victim.read_text() == "root's"
+    assert read(path).processes == {0: "rank 0", 1: "rank 1"}
+
+
 def test_where_it_cannot_be_written(tmp_path: Path) -> None:
     def body(engine: Engine) -> None:
         with pytest.raises(OSError):
@@ -279,6 +306,10 @@ def test_two_hosts(tmp_path: Path) -> None:
     only = tmp_path / "here" / "only"
     path, other = only / "timeline.json", only / "other.json"
     env = {"HOROVOD_TIMELINE": str(path)}
+    victim, link = tmp_path / "victim", tmp_path / "tmp" / "timeline.json.rank2"
+    victim.write_text("root's")
+    link.parent.mkdir()
+    link.symlink_to(victim)  # another user's, in the folder of temporary files
     done = on_two_hosts(tmp_path, ON_TWO_HOSTS, path, other, tmp_path / "nowhere" / "t.json", env=env).check()
     assert list(done) == ["raised True\n"] * 4, done.report()
     for file, rounds in ((path, 3), (other, 2)):
@@ -294,7 +325,8 @@ def test_two_hosts(tmp_path: Path) -> None:
         marks = Counter(mark["pid"] for mark in trace.instants)
         assert len(set(marks.values())) == (1 if file == other else 0), "asked for in the second only"
         _check_clocks(trace, 4, slack=0.1)
-    assert not list((tmp_path / "tmp").iterdir()), "parts are left on the second host"
+    assert not list(link.parent.iterdir()), "parts are left on the second host"
+    assert victim.read_text() == "root's"
 
 
 def _check_clocks(trace: Trace, ranks: int, slack: float) -> None:

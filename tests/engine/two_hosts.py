@@ -54,7 +54,7 @@ def on_two_hosts(
     mpirun = find_mpirun()
     assert mpirun is not None
     for name in ("out", "here/only", "tmp"):
-        (folder / name).mkdir(parents=True)
+        (folder / name).mkdir(parents=True, exist_ok=True)
     file = folder / "script.py"
     file.write_text(HEAD + script)
     run = ["sh", "-c", _WRAPPER, str(folder / "out"), sys.executable, str(file), *map(str, arguments)]
