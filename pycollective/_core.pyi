@@ -238,6 +238,10 @@ class Team:
         ...
     def report_timeout(self, rank: typing.SupportsInt | typing.SupportsIndex, text: str) -> None:
         ...
+    def require_closable(self) -> None:
+        """
+        Raise if close() would wait for the calling thread.
+        """
     def require_open(self) -> None:
         """
         Raise if it has been closed, or belongs to a parent process.

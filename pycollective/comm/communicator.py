@@ -279,10 +279,10 @@ class Communicator(Nonblocking):
 
     def free(self) -> None:
         """Free the communicator: this rank makes no further calls on it. May be called twice."""
-        _live.discard(self)
         if self.gpu is not None:
             self.gpu.close()
         self.backend.close()
+        _live.discard(self)
 
     def explain(self, collective: str, nbytes: int, topology: Any = None) -> Explanation:
         """Which topology, which memory and which path a call would take, and why. Sends nothing.

@@ -146,7 +146,36 @@ def in_finalizers(comm: Communicator, link: Connection) -> None:
     comm.barrier()
 
 
-@pytest.mark.parametrize("body", [in_a_signal_handler, messages, nonblocking, in_finalizers])
+def frees_in_finalizers(comm: Communicator, link: Connection) -> None:
+    """The background thread cannot wait for calls in flight, which only it runs."""
+    part, outcomes = comm.dup(), []
+
+    def last() -> None:
+        try:
+            part.free()
+            outcomes.append(None)
+        except BaseException as error:
+            outcomes.append(error)
+
+    if comm.rank == 0:
+        x = np.ones(1000)
+        weakref.finalize(x, last)
+        first, second = comm.iallreduce(x, out=np.empty(1000)), part.iallreduce(X)
+        del x, first
+        end = time.monotonic() + 20
+        while not outcomes and time.monotonic() < end:
+            time.sleep(0.01)
+        assert isinstance(outcomes[0], NestedCallError), outcomes
+        comm.barrier()
+        assert second.result(20).tolist() == [2] * 3
+    else:
+        comm.allreduce(np.ones(1000))
+        comm.barrier()
+        part.allreduce(X)
+    part.free()
+
+
+@pytest.mark.parametrize("body", [in_a_signal_handler, messages, nonblocking, in_finalizers, frees_in_finalizers])
 def test_a_call_from_within_another_one(body: Callable[[Communicator, Connection], None]) -> None:
     run(2, body)
 

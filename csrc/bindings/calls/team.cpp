@@ -178,6 +178,7 @@ void bind_team(py::module_& m) {
           },
           py::arg("text"))
       .def("close", &TeamCall::close, "Tell the peers that this rank has left; later calls raise.")
+      .def("require_closable", &TeamCall::require_closable, "Raise if close() would wait for the calling thread.")
       .def_property(
           "tile_bytes",
           [](const TeamCall& self) {

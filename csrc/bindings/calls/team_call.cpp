@@ -349,9 +349,15 @@ py::object TeamCall::call(int collective_number, py::object x, py::object out, c
   return nonblocking ? make_handle(std::move(outcome.task), out) : out;
 }
 
+void TeamCall::require_closable() const {
+  if (closed_ || team_->inherited()) return;
+  team_->one_call.require_other();
+  if (team_->queued.load(std::memory_order_acquire) > 0) Progress::require_other_thread(team_->name());
+}
+
 void TeamCall::close() {
   if (closed_) return;
-  if (!team_->inherited()) team_->one_call.require_other();
+  require_closable();
   closed_ = true;
   if (team_->inherited()) return;
   bool interrupted = false;

@@ -87,6 +87,8 @@ class TeamCall {
   // The matrix of a graph whose weights are remembered; None for another graph.
   py::object matrix(PyObject* graph, int64_t step) const { return planner_.attr("matrix")(py::handle(graph), step); }
   void close();  // later calls of this rank raise
+  // Throws if this thread is inside a call, or runs the calls in flight, for which close() waits.
+  void require_closable() const;
   bool closed() const { return closed_; }
   void require_open() const;  // throws if freed, or of another process
   std::unique_ptr<TeamCall> channel(int32_t sender, int32_t receiver, py::object planner) const;

@@ -157,9 +157,11 @@ class HostTeam:
         return None
 
     def close(self) -> None:
-        for channel in (*self.outgoing.values(), *self.incoming.values()):
-            channel.close()
-        self.team.close()
+        parts = (*self.outgoing.values(), *self.incoming.values(), self.team)
+        for part in parts:  # all or none
+            part.require_closable()
+        for part in parts:
+            part.close()
 
     # -- information ---------------------------------------------------------------------------------------------------
 
