@@ -60,6 +60,19 @@ def integer(value: Any, name: str, least: int | None = None, most: int | None = 
     return number
 
 
+LONGEST = 1e6
+"""Seconds: longer waits of sockets end here, as their clocks have no more than 24 days."""
+
+
+def seconds(value: Any, name: str) -> float:
+    """How long to wait for other ranks: 0 or more, at most LONGEST; infinity is allowed.
+
+    Raises:
+        TypeError: not a real number. ValueError: negative, or NaN.
+    """
+    return min(number(value, name, 0, finite=False), LONGEST)
+
+
 def number(
     value: Any,
     name: str,

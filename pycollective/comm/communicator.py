@@ -275,7 +275,7 @@ class Communicator(Nonblocking):
         Raises:
             CommunicatorError: this rank was left out; between hosts: its side has too few ranks.
         """
-        return Communicator(self.backend.shrink(checks.number(timeout, "timeout", 0, finite=False)))
+        return Communicator(self.backend.shrink(checks.seconds(timeout, "timeout")))
 
     def free(self) -> None:
         """Free the communicator: this rank makes no further calls on it. May be called twice."""

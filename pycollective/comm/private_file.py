@@ -55,7 +55,7 @@ def require_replaceable(path: Path) -> None:
 
 
 def create(path: Path, mode: int = 0o600) -> BinaryIO:
-    """Create a file whose name this package has chosen, and which another user may expect: what has the name is removed.
+    """Create a file by a name that this package has chosen and another user may expect; what has the name is removed.
 
     Args:
         mode: the file's, less the umask.

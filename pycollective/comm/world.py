@@ -93,7 +93,7 @@ def from_mpi(comm: Any, *, timeout: float | None = None) -> Communicator:
         raise BootstrapError("MPI is not running in this process: it was finalized, or never initialized")
     if comm == mpi.COMM_NULL or comm.Is_inter():
         checks.refuse_value("comm", "a communicator of one group of ranks, neither COMM_NULL nor an intercomm", comm)
-    seconds = detection.init_timeout() if timeout is None else checks.number(timeout, "timeout", 0)
+    seconds = detection.init_timeout() if timeout is None else checks.seconds(timeout, "timeout")
     found = MpiBootstrap(comm, seconds, "from_mpi")
     try:
         return connect(found, world_ranks_of(comm), comm.Get_name())

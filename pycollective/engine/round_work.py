@@ -41,7 +41,7 @@ class RoundWork:
     def wait(self, timeout: float | None = None) -> Any:
         if not self._done.is_set():
             self._require_outside()
-        if not self._done.wait(timeout):
+        if not self._done.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX)):
             raise TimeoutError(f"operation {self.name!r} has not completed yet; it can be waited for again")
         if self.error is not None:
             raise self.error

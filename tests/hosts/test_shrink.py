@@ -17,6 +17,7 @@ import pycollective as pc
 from pycollective.comm.hosts.connections import Meeting
 from pycollective.comm.hosts.shrink import why_not
 from pycollective.comm.hosts.survivors import Survivor, SurvivorAgreement
+from pycollective.engine import Engine, Item
 
 REFUSED = "needs more than half"
 
@@ -156,3 +157,16 @@ def test_of_groups_that_cannot_reach_each_other_at_most_one_continues(group_of: 
     groups = [[rank for rank, group in enumerate(group_of) if group == one] for one in set(group_of)]
     assert sum(not why_not(members, len(group_of)) for members in groups) <= 1
     assert not why_not(range(len(group_of)), len(group_of))
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), 1e10])
+def test_timeouts_without_end(seconds: float) -> None:
+    def run(comm: pc.Communicator) -> None:
+        engine = Engine(comm)
+        work = engine.submit([Item("allreduce", "x", np.ones(3))])[0]
+        assert work.wait(seconds).tolist() == [2.0] * 3
+        engine.close()
+        assert comm.allreduce(np.ones(3), timeout=seconds).tolist() == [2.0] * 3
+        assert comm.shrink(timeout=seconds).size == 2
+
+    pc.local_world(2, hosts=(0, 1)).run(run)

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
-from pycollective import settings
+from pycollective import checks, settings
 from pycollective.comm.bootstrap.launchers import (
     ACROSS_HOSTS,
     ELASTIC_DRIVER,
@@ -206,4 +206,4 @@ def init_timeout(env: Mapping[str, str] | None = None) -> float:
         seconds = float(settings.read("PYCOLLECTIVE_INIT_TIMEOUT", env))
     except ValueError as error:
         raise BootstrapError(str(error)) from None
-    return min(seconds, 1e6)  # the maximum of the sockets' clocks
+    return min(seconds, checks.LONGEST)

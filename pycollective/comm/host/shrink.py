@@ -16,6 +16,8 @@ from pycollective.comm.host.segments import kinds
 from pycollective.errors import CommunicatorError
 
 POLL_SECONDS = 0.001
+CLOSING_SECONDS = 1.0
+"""Between the moment when a process that ends closes its memory and that when it is reported to have ended."""
 READY, CALLED, THERE, WATCHING = 1, 2, 3, 4
 """A survivor's progress in a round of shrink(): waiting; has called the others; has joined; watches the survivors.
 Its flag is this plus ROUND times the number of the round."""
@@ -77,9 +79,12 @@ def _attach(team: _core.Team, leader: int, token: str, nbytes: int) -> _core.Seg
     try:
         return _core.Segment.attach(token, nbytes)
     except (OSError, ValueError):
-        if team.gone(leader):  # and its segment with it
-            return None
-        raise
+        end = time.monotonic() + CLOSING_SECONDS
+        while not team.gone(leader):
+            if time.monotonic() > end:
+                raise
+            time.sleep(POLL_SECONDS)
+        return None  # its segment is gone with it
 
 
 def _meet(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
+from pycollective import checks
 from pycollective.comm.communicator import forget_all
 from pycollective.comm.host.segments import Exchange
 from pycollective.torch.distributed import accelerate
@@ -67,7 +68,7 @@ def create(made_by_torch: Any, options: Options | None = None) -> ProcessGroup:
     store, rank = made_by_torch.store, made_by_torch.group_rank
     timeout = made_by_torch.timeout.total_seconds()
     ranks: Sequence[int] = made_by_torch.global_ranks_in_group or range(made_by_torch.group_size)
-    name = str(made_by_torch.group_id)
+    name, patience = str(made_by_torch.group_id), min(timeout, checks.LONGEST)
 
     def mailbox(exchange: Exchange, network: Network | None) -> Announcements:
         if network is None:
@@ -77,9 +78,9 @@ def create(made_by_torch: Any, options: Options | None = None) -> ProcessGroup:
         return HostsMailbox(exchange, rank, len(ranks), network)
 
     def connect_jobs() -> Any:
-        return meet(store, rank, ranks, f"process group {name}/jobs", timeout, "jobs", lambda *_: None)[0]
+        return meet(store, rank, ranks, f"process group {name}/jobs", patience, "jobs", lambda *_: None)[0]
 
-    comm, box = meet(store, rank, ranks, f"process group {name}", timeout, "group", mailbox)
+    comm, box = meet(store, rank, ranks, f"process group {name}", patience, "group", mailbox)
     messages = Messages(comm, box, timeout)
     jobs = JobQueue(connect_jobs, f"pycollective-{name}", Health(comm))
     group = ProcessGroup(comm, jobs, messages, options or Options(), timeout, name, store)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from processes import IMPORTABLE, Job, Outcome, alive, shared_memory
 
 from launch import launch
 from pycollective import Communicator, PeerLostError
+from pycollective.comm.host import shrink
 
 SPINNING = {"PYCOLLECTIVE_SPIN_US": "200000", "PYCOLLECTIVE_YIELD_US": "0"}
 YIELDING = {"PYCOLLECTIVE_SPIN_US": "0", "PYCOLLECTIVE_YIELD_US": "400000"}
@@ -233,3 +235,11 @@ def test_under_the_launcher() -> None:
     pids = [int(text.split()[0]) for text in done]
     assert not any(alive(pid) for pid in pids)
     assert not shared_memory(pids)
+
+
+def test_a_leader_of_shrink_whose_memory_is_gone_before_it_is_reported() -> None:
+    """A process that ends closes its descriptors first: the others begin another round, as if it had been reported."""
+    reports = iter([False, False, True])
+    team: Any = SimpleNamespace(gone=lambda rank: next(reports))
+    assert shrink._attach(team, 0, "memfd:1:999999:0", 4096) is None
+    assert next(reports, None) is None

@@ -66,7 +66,7 @@ class Ticket:
         """
         if not self._completed.is_set():
             self._jobs.require_outside()
-        if not self._completed.wait(timeout):
+        if not self._completed.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX)):
             raise TimeoutError("the call has not completed yet; it can be waited for again")
         if self.error is not None:
             raise self.error
