@@ -67,11 +67,12 @@ def start(comm: Communicator, path: Path, chosen: bool) -> tuple[Path, Path, Bin
             refused = str(error)
     errors = [text.decode() for text in comm.backend.exchange(refused.encode())]
     wrong = next((rank for rank, text in enumerate(errors) if text), None)
-    if wrong is not None or part is None:
+    if wrong is not None:
         if part is not None:
             part.close()
             place.unlink(missing_ok=True)
         raise OSError(f"rank {wrong} cannot write its part of the timeline: {errors[wrong]}")
+    assert part is not None
     reading = clocks.compare(comm) if comm.backend.group.nodes.count > 1 else None
     return path, place, part, None if here else reading, origin
 
