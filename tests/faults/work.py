@@ -100,7 +100,7 @@ def step_of(comm: Communicator, kind: str, seed: int) -> Step:
     """The workload of a kind."""
     random.seed(seed)
     steps = {"collective": _collectives, "nonblocking": _nonblocking, "messages": _messages, "engine": _engine}
-    return {**steps, "staged": _staged}[kind](comm, random.Random(seed))
+    return {**steps, "staged": _staged, "groups": _groups}[kind](comm, random.Random(seed))
 
 
 def go_on(comm: Communicator, seconds: float) -> Communicator:
@@ -161,6 +161,26 @@ def _messages(comm: Communicator, choice: random.Random) -> Step:
         sent = comm.isend(np.full(count, float(comm.rank + turn)), to)
         assert comm.recv(np.empty(count), source)[-1] == source + turn
         sent.wait()
+
+    return step
+
+
+def _groups(comm: Communicator, choice: random.Random) -> Step:
+    """Communicators and engines are made and freed, among calls."""
+    from pycollective.engine import Engine
+
+    def step(turn: int) -> None:
+        what = choice.randrange(4)
+        if what == 0:
+            parity = comm.split(comm.rank % 2)
+            assert parity is not None and parity.allreduce(np.ones(3))[0] == parity.size
+            parity.free()
+        elif what == 1:
+            comm.dup().free()
+        elif what == 2:
+            Engine(comm).close()
+        else:
+            assert comm.allreduce(np.full(choice.choice(SIZES), 1.0))[-1] == comm.size
 
     return step
 

@@ -34,7 +34,7 @@ FAULTS = ("kill", "cut", "freeze", "gone")
 """A rank is killed; hosts are cut off from the others; a host's processes are stopped; half of the hosts vanish."""
 LAYOUTS = ((2, 2), (1, 2), (1, 1, 1), (2, 1, 1), (1, 1, 1, 1), (2, 2, 1))
 """Ranks on each host: three or more, so that the loss of one rank never leaves a tie."""
-KINDS = ("collective", "nonblocking", "messages", "engine", "torch")
+KINDS = ("collective", "nonblocking", "messages", "engine", "groups", "torch")
 LIMITS = {"kill": 1.0, "cut": 2.5, "freeze": 2.5, "gone": 2.5}
 """Seconds until every survivor has named what was lost."""
 _DEADLINE = 25.0
@@ -227,6 +227,8 @@ def judge(one: Trial, rank: int, reports: list[Any], at: float, result: Result) 
     beyond = set(range(len(one.host_of))) - one.side_of(rank)
     if not _named(raised.text) & beyond:
         problem(f"rank {rank} names none of the ranks {sorted(beyond)} that it lost: {raised.text}")
+    elif _named(raised.text) - beyond:
+        problem(f"rank {rank} has lost the ranks {sorted(beyond)} and names others, too: {raised.text}")
     if not 0 <= raised.again < 1:
         problem(f"rank {rank} raised, and its next call {raised.again:.1f} s later: {raised.text}")
     rest = reports[_SURVIVED:]

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from pycollective.comm.bootstrap.rendezvous import name_ranks
 from pycollective.comm.bootstrap.sockets.authentication import (
@@ -114,6 +114,7 @@ def connect_all(
     lanes: int,
     deadline: float,
     watched: Collection[int] = (),
+    check: Callable[[], None] = lambda: None,
 ) -> dict[int, list[socket.socket]]:
     """Collective: connections between this rank and every rank of `peers`; of two ranks the higher one dials.
 
@@ -125,18 +126,19 @@ def connect_all(
         watched: lanes that both ends always read: there a host that does not answer is noticed within the time set
             by PYCOLLECTIVE_HOST_TIMEOUT. On the others that would end connections to peers that are only busy: for the
             kernel, a receiver whose buffer stays full has not answered.
+        check: called several times a second; raises if a peer will never connect.
 
     Returns:
         each peer's connections by lane, nonblocking, without delay of small messages, with keepalive.
 
     Raises:
         BootstrapError: peers not connected at the deadline, or refusing connections: each with host, address and
-            reason; two processes that claim one rank.
+            reason; two processes that claim one rank. What `check` raises.
     """
     wanted = {(peer, lane) for peer in peers for lane in range(lanes)}
     meeting = Meeting(listener, endpoints, rank, wanted, purpose)
     try:
-        meeting.run(deadline)
+        meeting.run(deadline, check)
     except BaseException:
         meeting.close()
         raise
@@ -169,12 +171,13 @@ class Meeting:
         self._selector.register(listener, selectors.EVENT_READ, None)
         self.connected: dict[tuple[int, int], socket.socket] = {}
 
-    def run(self, deadline: float) -> None:
-        """Accept and dial until all are connected."""
+    def run(self, deadline: float, check: Callable[[], None]) -> None:
+        """Accept and dial until all are connected; `check` as for connect_all."""
         while True:
             self.advance(deadline)
             if len(self.connected) == len(self._wanted):
                 return
+            check()
             now = time.monotonic()
             if now >= deadline or any(dial.hopeless(now) for dial in self._dials):
                 raise BootstrapError(self._report())

@@ -69,15 +69,16 @@ class SurvivorAgreement:
         try:
             self.others[rank].send(BLOB, payload, max(_LEAST_SECONDS, self.deadline - time.monotonic()))
         except (KeyError, OSError):
-            raise self._gone(rank) from None
+            raise self.gone(rank) from None
 
     def _from(self, rank: int) -> bytes:
         try:
             peer = self.others[rank]
             return receive(peer.connection, peer.reader, self.deadline)[1]
         except (KeyError, OSError, EOFError, ValueError):
-            raise self._gone(rank) from None
+            raise self.gone(rank) from None
 
-    def _gone(self, rank: int) -> CommunicatorError:
+    def gone(self, rank: int) -> CommunicatorError:
+        """The error of a rank that is gone."""
         role = "led" if rank == self.leader else "took part in"
         return CommunicatorError(f"rank {rank}, which {role} shrink(), is gone, or has failed to complete it")

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -34,7 +34,7 @@ from pycollective.comm.hosts.connections import connect_all
 from pycollective.comm.hosts.network import Network
 from pycollective.comm.hosts.shrink import agree
 from pycollective.comm.planner import default_between_hosts
-from pycollective.errors import BootstrapError, CommunicatorError
+from pycollective.errors import BootstrapError, CommunicatorError, PeerLostError
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,15 @@ class HostsTeam(HostTeam):
 
     def split(self, members: Sequence[int], name: str) -> HostTeam | None:
         part = self.group.part(members, name) if members else None
-        return connect(self.exchange, self.group.rank, members, part, self._own_network())
+        network = self._own_network()
+        return connect(self.exchange, self.group.rank, members, part, network, check=self._require_all)
+
+    def _require_all(self) -> None:
+        """Raise what has ended this communicator, which it does if a rank's process has ended."""
+        lost = self.lost_peer()
+        if lost is not None:
+            self.fail(PeerLostError(f"rank {lost} is gone (its process has ended)", lost))
+        self.check()
 
     def shrink(self, timeout: float) -> HostTeam:
         self.team.require_open()
@@ -98,8 +106,14 @@ class HostsTeam(HostTeam):
         with agree(self.team, self.group.rank, network.listener, self._endpoints, self._name, timeout) as found:
             part = self.group.part(found.members, f"{self.group.name}/shrunk")
             seconds = max(0.0, found.deadline - time.monotonic())
+
+            def check() -> None:
+                for member in found.members:
+                    if member != self.group.rank and self.team.gone(member):
+                        raise found.gone(member)
+
             try:
-                made = connect(found.exchange, part.rank, range(part.size), part, network, seconds)
+                made = connect(found.exchange, part.rank, range(part.size), part, network, seconds, check)
             except BootstrapError as error:
                 raise CommunicatorError(f"the survivors cannot connect: {error}") from None
         assert made is not None
@@ -137,6 +151,7 @@ def connect(
     group: Group | None,
     network: Network,
     timeout: float | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> HostTeam | None:
     """Collective: this rank's part of a new communicator of the ranks at `members`; None for a non-member.
 
@@ -145,6 +160,7 @@ def connect(
         group: of the members; None for a non-member.
         network: of this process.
         timeout: seconds for connecting, if not the network's.
+        check: called several times a second meanwhile; raises if a member will never connect.
     """
     mine: dict[str, Any] = {
         "version of pycollective": version("pycollective"),
@@ -176,7 +192,7 @@ def connect(
         endpoints = [all_endpoints[m] for m in members]
         contacts = Contacts(network, endpoints, bytes.fromhex(chosen["name"]))
         deadline = time.monotonic() + (network.timeout if timeout is None else timeout)
-        others = _connections(group, contacts, deadline)
+        others = _connections(group, contacts, deadline, check)
         worker = _ucx_links(over, group, contacts, others, deadline) if over and others else None
         team = make_team(
             segment, group, int(chosen["scratch"]), others, [(each.address, each.host) for each in endpoints], worker,
@@ -221,13 +237,13 @@ def _require_alike(mine: dict[str, Any], received: Sequence[dict[str, Any]]) -> 
                 )
 
 
-def _connections(group: Group, contacts: Contacts, deadline: float) -> Sockets:
+def _connections(group: Group, contacts: Contacts, deadline: float, check: Callable[[], None]) -> Sockets:
     """With the group's ranks on other hosts."""
     peers = [rank for rank in range(group.size) if group.nodes.of[rank] != group.nodes.node]
     if not peers:
         return {}
     listener, endpoints, name = contacts.network.listener, contacts.endpoints, contacts.name
-    return connect_all(listener, endpoints, group.rank, peers, name, LANES, deadline, {CONTROL_LANE})
+    return connect_all(listener, endpoints, group.rank, peers, name, LANES, deadline, {CONTROL_LANE}, check)
 
 
 def _ucx_links(over: str, group: Group, contacts: Contacts, others: Sockets, deadline: float) -> _core.UcxWorker:
