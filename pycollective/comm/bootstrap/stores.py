@@ -22,7 +22,7 @@ from pycollective.comm.bootstrap.tcp import listen
 from pycollective.comm.bootstrap.token import TOKEN_BYTES, parse_token
 from pycollective.errors import BootstrapError
 
-_PAUSE = 0.05  # seconds between questions for a key that is missing
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.05  # seconds between questions for a key that is missing
 _MOST_BYTES = 1 << 16  # of a value
 _THEIRS = "!"  # stands for a token that rank 0 has from its environment
 
@@ -72,12 +72,15 @@ class TorchStore:
 
     def get(self, key: str, deadline: float) -> bytes | None:
         """The value once it is set; None: not until the deadline. Raises OSError if the store cannot be reached."""
+        pause = _SHORTEST_PAUSE
         try:
-            self._store.wait([key], timedelta(seconds=max(0.01, deadline - time.monotonic())))
+            while not self._store.check([key]):  # wait() would hold the connection, which other threads wait for
+                if time.monotonic() >= deadline:
+                    return None
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
             return bytes(self._store.get(key))
         except RuntimeError as error:
-            if time.monotonic() >= deadline:
-                return None
             raise OSError(str(error)) from error
 
 
@@ -95,7 +98,7 @@ class HorovodStore:
 
     def get(self, key: str, deadline: float) -> bytes | None:
         while (value := self._ask("GET", key)) is None and time.monotonic() < deadline:
-            time.sleep(_PAUSE)
+            time.sleep(_LONGEST_PAUSE)
         return value
 
     def _ask(self, method: str, key: str, value: bytes | None = None) -> bytes | None:
