@@ -176,7 +176,7 @@ def test_inside_a_placement_group() -> None:
     @ray.remote(num_cpus=0)
     class Caller:
         def run(self, inherit: bool) -> tuple[list[Any], int]:
-            settings = RayExecutor.create_settings(placement_group_timeout_s=2)
+            settings = RayExecutor.create_settings(placement_group_timeout_s=60 if inherit else 2)
             executor = RayExecutor(settings, num_workers=2, use_current_placement_group=inherit)
             executor.start()
             try:
