@@ -13,8 +13,8 @@ import torch.distributed as dist
 from pycollective import _core
 from pycollective.comm.communicator import Communicator
 from pycollective.comm.request import CallRequest
-from pycollective.torch.distributed import tensors
-from pycollective.torch.distributed.collectives import default_backend, profiling
+from pycollective.torch.distributed import default_backend, tensors
+from pycollective.torch.distributed.collectives import profiling
 from pycollective.torch.distributed.collectives.multi_step import Steps
 from pycollective.torch.distributed.cuda import cuda
 from pycollective.torch.distributed.execution import streams

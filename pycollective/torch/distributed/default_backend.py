@@ -1,7 +1,7 @@
-"""The default backend of a process group, which torch 2.15 asks for the group's name.
+"""The default backend of a process group, which torch asks for the group's name from 2.14 on.
 
-A ProcessGroup written in Python executes calls itself and has no backends. torch's hooks (the flight recorder, which is
-attached to every group) read a group's name in C++, from its default backend.
+A ProcessGroup written in Python executes calls itself and has no backends. torch's hooks (the flight recorder, which
+2.15 attaches to every group) read a group's name in C++, from its default backend.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NEEDED = hasattr(_distributed_c10d, "FlightRecorderHook")
 
 
 class _DefaultBackend(_distributed_c10d.Backend):
-    """A backend that executes nothing; before torch 2.15 it cannot be constructed."""
+    """A backend that executes nothing; torch 2.13 does not let it be constructed."""
 
     def getBackendName(self) -> str:
         return "pycollective"
