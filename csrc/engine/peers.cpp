@@ -48,7 +48,7 @@ void Engine::check_peers(Clock::time_point now) {
     if (what.empty() || others_are_busy(peer)) continue;
     const std::string how =
         left ? " has shut its engine down" : " has not run for " + number_text(seconds) + " s: its process is stopped";
-    team_->poison(left ? Fault::aborted : Fault::timeout, peer, team_->label(peer) + how + what);
+    team_->poison({left ? Fault::aborted : Fault::timeout, peer, team_->label(peer) + how + what});
     team_->raise();
   }
 }
@@ -85,7 +85,7 @@ void Engine::raise_if_lost(const std::function<std::string(int32_t)>& missing) {
   for (int32_t peer = 0; peer < team_->size(); ++peer) {
     // In this order: a rank departs before its process ends.
     if (peer == team_->rank() || !team_->gone(peer) || team_->departed(peer)) continue;
-    team_->poison(Fault::peer_lost, peer, team_->label(peer) + " is gone (its process has ended)" + missing(peer));
+    team_->poison({Fault::peer_lost, peer, team_->label(peer) + " is gone (its process has ended)" + missing(peer)});
     team_->raise();
   }
 }
@@ -96,10 +96,10 @@ void Engine::locked_out(int32_t holder, std::chrono::nanoseconds waited) {
   if (holder >= 0) team_->note_wait(holder, Clock::now());
   const double seconds = environment().timeout;
   if (seconds_of(waited) < seconds) return;
-  team_->poison(Fault::timeout, holder,
-                (holder < 0 ? "a rank" : team_->label(holder)) + " has held the lock of the engine's board for " +
-                    number_text(seconds) + " s, as seen by " + team_->label(team_->rank()) +
-                    ": its process is stopped, or starved of its core");
+  team_->poison({Fault::timeout, holder,
+                 (holder < 0 ? "a rank" : team_->label(holder)) + " has held the lock of the engine's board for " +
+                     number_text(seconds) + " s, as seen by " + team_->label(team_->rank()) +
+                     ": its process is stopped, or starved of its core"});
   team_->raise();
 }
 

@@ -56,7 +56,7 @@ void Engine::watch_stalls() {
   if (stall_.shutdown_seconds > 0) {
     const auto stalls = board_->stalls(stall_.shutdown_seconds, true, now + kPatience);
     if (!stalls.empty())
-      team_->poison(Fault::timeout, stalls[0].missing[0], "operations waited too long:\n" + list(stalls));
+      team_->poison({Fault::timeout, stalls[0].missing[0], "operations waited too long:\n" + list(stalls)});
   }
 }
 

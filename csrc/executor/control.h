@@ -95,6 +95,7 @@ struct alignas(128) RankBlock {
   std::atomic<uint64_t> started;  // start time of the process, to detect a reused id; 0: unknown
   std::atomic<int32_t> awaited;  // the rank that this one waits for, when it
   std::atomic<int64_t> looked;  // last looked: nanoseconds of the steady clock
+  std::atomic<uint64_t> given_up;  // the first call that this rank has given up; 0: none
   std::atomic<uint8_t> agreed;  // by the first rank of a host: the placement of the newest call that is negotiated
   std::atomic<uint32_t> survivor;  // generation of shrink() that this rank takes part in
   char mail[256];  // shrink(): the leader's description of the new communicator
@@ -104,10 +105,21 @@ struct alignas(128) RankBlock {
 
 constexpr uint32_t kPoisoned = ~0u;
 
+// Why a communicator is given up, and from which call on: those before may have all that they need.
+struct Abort {
+  Fault fault;
+  int32_t culprit;
+  std::string text;
+  int64_t channel = -1;  // whose calls are numbered, see Team::channel_
+  uint64_t call = 0;     // 0: also those in flight, of every channel
+};
+
 struct alignas(64) ControlHeader {
   std::atomic<uint32_t> abort;  // 0: sound, 1 + rank: being written by it, kPoisoned: readable
   Fault fault;
   int32_t culprit;
+  int64_t channel;
+  uint64_t call;
   char text[2048];
 };
 
@@ -120,7 +132,12 @@ struct Control {
   bool poisoned() const { return header->abort.load(std::memory_order_relaxed) != 0; }
   RankBlock& block(int32_t rank) const { return first != nullptr ? first[rank] : *blocks[static_cast<size_t>(rank)]; }
   // The first fault wins: false if there was one.  The sleepers on all blocks are woken.  `writer`: the calling rank.
-  bool poison(int32_t writer, Fault fault, int32_t culprit, const std::string& text) const;
+  bool poison(int32_t writer, const Abort& why) const;
+  // Whether this call of the channel is given up.  A record that is being written ends no call yet.
+  bool ends(int64_t channel, uint64_t call) const {
+    if (header->abort.load(std::memory_order_acquire) != kPoisoned) return false;
+    return header->call == 0 || (header->channel == channel && header->call <= call);
+  }
   // `already_raised`: by an earlier call.  `gone`: whether a rank's process has ended.
   [[noreturn]] void raise(bool already_raised, const std::function<bool(int32_t)>& gone) const;
 };

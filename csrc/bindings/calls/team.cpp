@@ -121,7 +121,7 @@ void write_mail(const Team& team, const std::string& text) {
 void bind_team(py::module_& m) {
   const auto report = [](Fault fault) {
     return [fault](const TeamCall& self, int32_t rank, const std::string& text) {
-      self.team()->poison(fault, rank, text);
+      self.team()->poison({fault, rank, text});
     };
   };
   m.attr("ALWAYS_STAGED") = kAlwaysStaged;
@@ -174,7 +174,7 @@ void bind_team(py::module_& m) {
       .def(
           "give_up",
           [](const TeamCall& self, const std::string& text) {
-            self.team()->poison(Fault::aborted, self.team()->rank(), text);
+            self.team()->poison({Fault::aborted, self.team()->rank(), text});
           },
           py::arg("text"))
       .def("close", &TeamCall::close, "Tell the peers that this rank has left; later calls raise.")

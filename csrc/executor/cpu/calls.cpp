@@ -155,9 +155,9 @@ bool Team::read_locations(const Operation& op, int32_t peer) {
   if ((placement & output_shared) != 0)
     known = (peer_output_[peer] = peer_address(peer, entry.output)) != nullptr && known;
   if (!known)
-    poison(Fault::mismatch, members_[peer],
-           label(peer) + " uses a window in " + op.describe() + " whose array " + label(rank_) +
-               " has dropped: keep the arrays of comm.empty on all ranks while one uses them");
+    give_up(op, Fault::mismatch, members_[peer],
+            label(peer) + " uses a window in " + op.describe() + " whose array " + label(rank_) +
+                " has dropped: keep the arrays of comm.empty on all ranks while one uses them");
   return known;
 }
 
@@ -166,9 +166,21 @@ void Team::raise() {
   control_.raise(before, [this](int32_t rank) { return gone(rank); });
 }
 
-void Team::fail() {
+// This rank publishes nothing more.
+void Team::fail(const Operation& op) {
   abandon();
+  RankBlock& mine = control_.block(rank_);
+  if (mine.given_up.load(std::memory_order_relaxed) == 0)
+    mine.given_up.store(op.begun ? op.sequence : sequence_, std::memory_order_seq_cst);
   raise();
+}
+
+// Whether a rank of this host has given up the call, and may have changed what this rank has read since.
+bool Team::peer_gave_up(const Operation& op) const {
+  return std::any_of(here_.begin(), here_.end(), [&](int32_t peer) {
+    const uint64_t from = control_.block(peer).given_up.load(std::memory_order_seq_cst);
+    return from != 0 && from <= op.sequence;
+  });
 }
 
 Status Team::advance(Operation& op) { return proceed(op, Waiting::declines); }
@@ -196,7 +208,7 @@ Status Team::execute_general(Operation& op) {
 }
 
 Status Team::proceed(Operation& op, Waiting waiting) {
-  if (poisoned()) fail();
+  if (op.begun ? given_up(op) : poisoned()) fail(op);
   op.waiting = waiting;
   Status status = Status::pending;
   if (!begin(op)) {
@@ -209,8 +221,8 @@ Status Team::proceed(Operation& op, Waiting waiting) {
   }
   // If this rank was stopped meanwhile, the others may have given up, and the data it has read since is undefined. This
   // load comes after those of the peers' arrays, which precede the publication.
-  const bool given_up = control_.header->abort.load(std::memory_order_seq_cst) != 0;
-  if (status == Status::failed || given_up) fail();
+  const bool others = control_.header->abort.load(std::memory_order_seq_cst) != 0;
+  if (status == Status::failed || (others && (given_up(op) || peer_gave_up(op)))) fail(op);
   return status;
 }
 

@@ -135,7 +135,7 @@ class CpuGroup {
   }
 
   Status failure() const {
-    return op_.waiting == Waiting::blocks || team_.poisoned() ? Status::failed : Status::pending;
+    return op_.waiting == Waiting::blocks || team_.given_up(op_) ? Status::failed : Status::pending;
   }
 
  private:

@@ -30,9 +30,9 @@ std::string Team::label_of_call(uint64_t sequence) const {
 }
 
 void Team::report_staging(const Operation& op, Fault fault, const std::string& reason) {
-  poison(fault, members_[rank_],
-         label(rank_) + " could not copy between its GPU and host memory during " + op.describe() + ", " +
-             label_of_call(op.sequence) + ": " + reason);
+  give_up(op, fault, members_[rank_],
+          label(rank_) + " could not copy between its GPU and host memory during " + op.describe() + ", " +
+              label_of_call(op.sequence) + ": " + reason);
 }
 
 void Team::report_timeout(const Operation& op, int32_t peer) {
@@ -54,7 +54,7 @@ void Team::report_timeout(const Operation& op, int32_t peer) {
   else text += "not entered within " + seconds + " s by " + missing;
   if (waits && control_.block(first).counter.load() < op.span.base) text += "; " + label(first) + " waits for " + who;
   if (liveness_ && liveness_->stopped(culprit)) text += "; the process of " + who + " is stopped";
-  poison(Fault::timeout, culprit, text);
+  give_up(op, Fault::timeout, culprit, text);
 }
 
 void Team::report_mismatch(const Operation& op, int32_t peer) {
@@ -71,21 +71,22 @@ void Team::report_mismatch(const Operation& op, int32_t peer) {
   Fingerprint moved = theirs;
   moved.placement = mine.placement;  // ranks may differ here
   if (moved.describe(false, entry->step) == op.describe()) text += "; what differs: " + mine.hidden_difference(theirs);
-  poison(Fault::mismatch, members_[peer], text);
+  give_up(op, Fault::mismatch, members_[peer], text);
 }
 
 // A peer's message or announcement for a call that this rank has completed without it.
-void Team::report_stale(int32_t peer) {
+void Team::report_stale(const Operation& op, int32_t peer) {
   const Remote& from = *remote(peer);
   const Entry& mine = control_.block(rank_).entry[from.stale() % kRing];
   const bool known = mine.complete.load(std::memory_order_relaxed) == from.stale();
   const std::string call = known ? mine.fingerprint.describe(is_pair_ && rank_ == 1, mine.step) : "something else";
   const Entry& its = control_.block(peer).entry[from.stale() % kRing];
   const bool noted = its.complete.load(std::memory_order_relaxed) == from.stale();
-  poison(Fault::mismatch, members_[peer],
-         label_of_call(from.stale()) + " differs between ranks: " + label(rank_) + " calls " + call + "; " +
-             label(peer) + " calls " +
-             (noted ? its.fingerprint.describe(false, its.step) : from.announcement().describe()));
+  give_up(op, Fault::mismatch, members_[peer],
+          label_of_call(from.stale()) + " differs between ranks: " + label(rank_) + " calls " + call + "; " +
+              label(peer) + " calls " +
+              (noted ? its.fingerprint.describe(false, its.step) : from.announcement().describe()),
+          from.stale());
 }
 
 void Team::report_lost(const Operation& op, int32_t peer, bool departed) {
@@ -93,17 +94,17 @@ void Team::report_lost(const Operation& op, int32_t peer, bool departed) {
   std::string how = "its process has ended";
   if (departed) how = "it has freed the communicator, or its program has ended";
   else if (remote(peer) != nullptr) how = links_->reason(members_[peer]);
-  poison(Fault::peer_lost, members_[peer],
-         label(peer) + (links_ ? links_->host(members_[peer]) : "") + " is gone (" + how + ") during " + op.describe() +
-             ", " + label_of_call(op.sequence));
+  give_up(op, Fault::peer_lost, members_[peer],
+          label(peer) + (links_ ? links_->host(members_[peer]) : "") + " is gone (" + how + ") during " +
+              op.describe() + ", " + label_of_call(op.sequence));
 }
 
 // A rank that leaves because hosts are silent reports them first: for the others they are lost, not this rank.
 void Team::report_silence() {
   for (int32_t r = 0; r < size_; ++r)
     if (remote(r) != nullptr && links_->silent(members_[r]))
-      return poison(Fault::peer_lost, members_[r],
-                    label(r) + links_->host(members_[r]) + " is gone (" + links_->reason(members_[r]) + ")");
+      return poison({Fault::peer_lost, members_[r],
+                     label(r) + links_->host(members_[r]) + " is gone (" + links_->reason(members_[r]) + ")"});
 }
 
 }  // namespace pc

@@ -167,6 +167,7 @@ Team::Team(const Team& parent, int32_t from, int32_t to)
       liveness_(parent.liveness_),
       members_{from, to},
       is_pair_(true),
+      channel_(static_cast<int64_t>(from) * parent.size_ + to),
       ring_(scratch_stride_),
       parent_control_(parent.control_),
       parent_remotes_(parent.remotes_),
@@ -248,12 +249,21 @@ void Team::depart() {
   control_.block(rank_).presence.store(Presence::departed, std::memory_order_release);
 }
 
-void Team::poison(Fault fault, int32_t culprit, const std::string& text) {
-  if (control_.poison(members_[rank_], fault, culprit, text) && links_) links_->send_abort({fault, culprit, text});
+void Team::poison(const Abort& why) {
+  if (control_.poison(members_[rank_], why) && links_) links_->send_abort(why);
+}
+
+void Team::give_up(const Operation& op, Fault fault, int32_t culprit, const std::string& text, uint64_t from) {
+  failed_ = op.sequence;
+  poison({fault, culprit, text, channel_, from != 0 ? from : op.sequence});
+}
+
+bool Team::given_up(const Operation& op) const {
+  return failed_ == op.sequence || control_.ends(channel_, op.sequence);
 }
 
 void Team::interrupt(const std::string& where) {
-  poison(Fault::aborted, members_[rank_], label(rank_) + " was interrupted in " + where);
+  poison({Fault::aborted, members_[rank_], label(rank_) + " was interrupted in " + where});
 }
 
 void Team::add_window(int64_t id, WindowView view) {

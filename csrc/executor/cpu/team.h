@@ -89,7 +89,9 @@ struct Operation {
   std::chrono::duration<double> timeout{};
   Cursor cursor{};
   Clock::time_point deadline{};  // set by the first wait that does not end at once
-  Clock::time_point waiting_since{};  // of the wait in progress
+  Clock::time_point waiting_since{};            // of the wait in progress
+  std::pair<int32_t, uint64_t> awaited{-1, 0};  // peer and target of that wait
+  Clock::time_point spared{};         // since when: a later call was given up
   Clock::time_point checked{};        // when the peers were last checked
   Clock::time_point until = Clock::time_point::max();  // of limited waiting
   // The next three are set when the call begins, not before: GCC would clear all of an Operation, word by word.
@@ -149,7 +151,7 @@ class Team {
   // This rank continues in a communicator without that one, which is told.
   void expel(int32_t rank);
   bool expelled() const;
-  void poison(Fault fault, int32_t culprit, const std::string& text);
+  void poison(const Abort& why);
   void listen();                      // to ranks on other hosts, which calls do by themselves
   void interrupt(const std::string& where);  // a signal has interrupted this rank there: no rank can continue
   // This rank now waits for a member, here or in the engine: published to ranks that wait for this one.
@@ -205,7 +207,11 @@ class Team {
   template <class Lanes, bool general> friend class CpuGroup;
   Status execute_general(Operation& op);
   Status proceed(Operation& op, Waiting waiting);
-  [[noreturn]] void fail();
+  [[noreturn]] void fail(const Operation& op);
+  // From this call on, or from an earlier one in which the fault was made, this rank makes none.
+  void give_up(const Operation& op, Fault fault, int32_t culprit, const std::string& text, uint64_t from = 0);
+  bool given_up(const Operation& op) const;  // by this rank, or by another one that reported why
+  bool peer_gave_up(const Operation& op) const;
   void connect(const std::vector<Sockets>& others, const std::shared_ptr<UcxWorker>& ucx);
   void abandon();
   void connect_pair(const Team& parent, int32_t peer);
@@ -239,6 +245,8 @@ class Team {
   Remote* remote(int32_t rank) const { return remotes_.empty() ? nullptr : remotes_[rank].get(); }
   Clock::time_point make_way(Clock::time_point start, Clock::time_point now) const;
   bool healthy(Operation& op, const Goal& goal);
+  bool is_spared(Operation& op, const Goal& goal);
+  bool looks_sound(Operation& op, const Goal& goal);
   bool check_peers(const Operation& op, const Goal& goal);
   bool may_still_arrive(int32_t rank);
   void report_timeout(const Operation& op, int32_t peer);
@@ -249,7 +257,7 @@ class Team {
   RankBlock& home(int32_t member) const { return (is_pair_ ? parent_control_ : control_).block(member); }
   bool check_fingerprints(const Operation& op);
   void report_mismatch(const Operation& op, int32_t peer);
-  void report_stale(int32_t peer);
+  void report_stale(const Operation& op, int32_t peer);
   void report_lost(const Operation& op, int32_t peer, bool departed);
   void report_silence();
   char* scratch(int32_t rank, uint32_t segment) const { return scratch_of_[rank] + ring_.offset(segment); }
@@ -269,10 +277,12 @@ class Team {
   std::shared_ptr<Liveness> liveness_;
   std::vector<int32_t> members_;  // this team's ranks, numbered as in the communicator (two for a pair channel)
   bool is_pair_ = false;
+  int64_t channel_ = -1;  // of a pair channel, its number in the communicator
 
   const uint32_t generation_ = fork_generation();
   std::atomic<bool> raised_{false};  // a call of this rank has raised the communicator's fault
   uint64_t sequence_ = 1;  // of the next call; 0 is the initial value of memory
+  uint64_t failed_ = 0;  // the newest call that this rank gave up
   uint64_t base_ = 1;
   ScratchRing ring_;
   SharedWrites shared_writes_;

@@ -31,6 +31,7 @@ constexpr auto kWary = milliseconds(100);             // how long waits then spi
 constexpr auto kWarySpin = std::chrono::microseconds(60);    // less than a long yield: two wary jobs calm down
 constexpr auto kPatientWithNetworks = milliseconds(3000);
 constexpr auto kBystanderGrace = milliseconds(200);  // a rank that ended after its part of a call is not lost
+constexpr auto kMercy = milliseconds(500);  // for a call before the one in which a rank has given up
 
 // The futex is the counter's low half (x86-64 and AArch64 are little-endian).
 uint32_t* futex_word(RankBlock& block) { return reinterpret_cast<uint32_t*>(&block.counter); }
@@ -151,7 +152,8 @@ bool Team::await_slow(Operation& op, Goal goal) {
   const auto start = Clock::now();
   if (op.deadline == Clock::time_point{}) op.deadline = start + std::chrono::duration_cast<Clock::duration>(op.timeout);
   // A call that is resumed continues the wait that it began.
-  if (op.waiting == Waiting::blocks || op.waiting_since == Clock::time_point{}) op.waiting_since = start;
+  if (op.waiting == Waiting::blocks || op.awaited != std::pair(goal.peer, goal.target)) op.waiting_since = start;
+  op.awaited = {goal.peer, goal.target};
   if (op.waiting == Waiting::declines) {
     if (reached()) return true;
     healthy(op, goal);
@@ -160,7 +162,7 @@ bool Team::await_slow(Operation& op, Goal goal) {
   // Spinning rarely lasts this long, but if configured to, it checks the deadline and the peers as a sleeper does.
   const auto keeps_waiting = [&](Clock::time_point now) {
     if (now >= op.until) return false;
-    return now - start < kCheckEvery ? !control_.poisoned() : healthy(op, goal);
+    return (now - start < kCheckEvery && !control_.poisoned()) || healthy(op, goal);
   };
   for (auto now = start; now - start < patience.spin; now = Clock::now()) {
     for (int i = 0; i < 32; ++i) {
@@ -184,7 +186,7 @@ bool Team::await_slow(Operation& op, Goal goal) {
     if (sleeps) nap(goal, pause);
     if (reached()) {
       note_no_wait();
-      return !control_.poisoned();
+      return !given_up(op);
     }
     if (!sleeps) return false;
   }
@@ -193,7 +195,7 @@ bool Team::await_slow(Operation& op, Goal goal) {
 // Takes in what ranks on other hosts have reported.
 void Team::listen() {
   if (!links_) return;
-  if (const auto abort = links_->receive()) control_.poison(members_[rank_], abort->fault, abort->culprit, abort->text);
+  if (const auto abort = links_->receive()) control_.poison(members_[rank_], *abort);
   const auto& blocks = (is_pair_ ? parent_control_ : control_).blocks;
   for (int32_t r = 0; r < size_; ++r) {
     if (remote(r) == nullptr) continue;
@@ -215,17 +217,39 @@ bool Team::hear(const Operation& op) {
     if (remote(r) == nullptr) continue;
     if (!is_pair_) remote(r)->progress();  // may announce another call
     if (!remote(r)->violated() && remote(r)->stale() == 0) continue;
-    if (remote(r)->stale() != 0) report_stale(r);
-    else poison(Fault::aborted, members_[r], label(r) + " sent an invalid message during " + op.describe());
+    if (remote(r)->stale() != 0) report_stale(op, r);
+    else give_up(op, Fault::aborted, members_[r], label(r) + " sent an invalid message during " + op.describe());
     return false;
   }
   return true;
 }
 
+// Whether to go on waiting.
 bool Team::healthy(Operation& op, const Goal& goal) {
-  if (goal.staging != nullptr && !goal.staging->failure().empty())
+  return (!control_.poisoned() && looks_sound(op, goal)) || is_spared(op, goal);
+}
+
+// Whether a call may complete although a rank has given up a later one: as long as the awaited rank is in it.  What a
+// rank of another host does is not known; it is waited for as long as it keeps sending.
+bool Team::is_spared(Operation& op, const Goal& goal) {
+  if (given_up(op)) return false;
+  const auto now = Clock::now();
+  if (op.spared == Clock::time_point{}) op.spared = now;
+  bool continues = now - std::max(op.spared, op.waiting_since) <= kMercy;
+  if (continues && goal.staging == nullptr && remote(goal.peer) == nullptr) {
+    const RankBlock& theirs = control_.block(goal.peer);
+    const bool entered = theirs.entry[op.sequence % kRing].complete.load(std::memory_order_acquire) >= op.sequence;
+    continues = (entered && theirs.given_up.load(std::memory_order_acquire) == 0) || arrived(goal);
+  }
+  if (!continues) failed_ = op.sequence;
+  return continues;
+}
+
+bool Team::looks_sound(Operation& op, const Goal& goal) {
+  if (goal.staging != nullptr && !goal.staging->failure().empty()) {
     report_staging(op, Fault::aborted, goal.staging->failure());
-  if (control_.poisoned()) return false;
+    return false;
+  }
   const auto now = Clock::now();
   if (now - op.checked < kCheckEvery) return true;
   op.checked = now;
@@ -242,13 +266,13 @@ bool Team::healthy(Operation& op, const Goal& goal) {
     return false;
   }
   if (op.waiting == Waiting::blocks && interrupted && now - op.waiting_since > milliseconds(50) && interrupted()) {
-    interrupt(op.describe());
+    give_up(op, Fault::aborted, members_[rank_], label(rank_) + " was interrupted in " + op.describe());
     return false;
   }
   return true;
 }
 
-// What a rank of another host sent before it departed, which another connection has reported.
+// What a rank of another host sent before it departed or ended, which another connection has reported.
 bool Team::may_still_arrive(int32_t rank) {
   Remote* const from = remote(rank);
   if (from == nullptr) return false;
@@ -270,7 +294,7 @@ bool Team::check_peers(const Operation& op, const Goal& goal) {
     const bool lost = departed ? r == goal.peer : gone(members_[r]);
     if (!lost) continue;
     const bool awaited = r == goal.peer && (goal.sent || !arrived(goal));
-    if (awaited && departed && may_still_arrive(r)) continue;
+    if (awaited && may_still_arrive(r)) continue;
     if (awaited || (!departed && Clock::now() - op.waiting_since > kBystanderGrace)) {
       report_lost(op, r, departed);
       return false;
@@ -306,13 +330,15 @@ bool Team::check_fingerprints(const Operation& op) {
   return true;
 }
 
-bool Control::poison(int32_t writer, Fault fault, int32_t culprit, const std::string& text) const {
+bool Control::poison(int32_t writer, const Abort& why) const {
   uint32_t sound = 0;
   if (!header->abort.compare_exchange_strong(sound, 1 + static_cast<uint32_t>(writer))) return false;
-  header->fault = fault;
-  header->culprit = culprit;
-  const size_t length = std::min(text.size(), sizeof header->text - 1);
-  text.copy(header->text, length);
+  header->fault = why.fault;
+  header->culprit = why.culprit;
+  header->channel = why.channel;
+  header->call = why.call;
+  const size_t length = std::min(why.text.size(), sizeof header->text - 1);
+  why.text.copy(header->text, length);
   header->text[length] = '\0';
   header->abort.store(kPoisoned, std::memory_order_release);
   for (RankBlock* block : blocks) block->wake();

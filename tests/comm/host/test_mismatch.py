@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from calls import call, has
+from calls import MOVING, REDUCING, ROOTED, call, expected, has
 from processes import run
 from reference import TOPOLOGIES
 
@@ -83,6 +83,40 @@ def test_any_two_different_calls(n: int) -> None:
             if len(wrong) > 10 or time.monotonic() - started > 60:
                 break
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("hosts", [(0, 0, 0), (0, 0, 0, 0), (0, 0, 1, 1), (0, 1, 2)], ids=str)
+def test_a_value_that_a_rank_returns_before_it_is_told_is_right(hosts: tuple[int, ...]) -> None:
+    n = len(hosts)
+    kinds = [
+        (collective, topology, count, root)
+        for collective, topology in itertools.product((*REDUCING, *MOVING), TOPOLOGIES)
+        if has(topology, collective)
+        for count, root in itertools.product((n, 8000 * n), (0, n - 1) if collective in ROOTED else (0,))
+    ]
+    choice = random.Random(sum(hosts) + n)
+    returned = 0
+    for _ in range(150):
+        most, one = choice.sample(kinds, 2)
+        odd = choice.randrange(n)
+        data = [np.arange(n * k[2]).reshape(n, k[2]) for k in (most, one)]
+
+        def body(comm: Communicator) -> bool:
+            differs = comm.rank == odd
+            collective, name, _, root = one if differs else most
+            xs = data[differs]
+            early = False
+            with pytest.raises(MismatchError):
+                got = call(comm, collective, xs[comm.rank], root, topology=name, timeout=20)
+                early = True
+                right = expected(collective, xs, root, comm.rank)
+                assert right is None or np.array_equal(got, right), (most, one, odd, comm.rank)
+                for _ in range(20):
+                    comm.barrier(timeout=20)
+            return early
+
+        returned += sum(local_world(n, hosts=hosts).run(body))
+    assert returned > 0
 
 
 def others(comm: Communicator) -> list[int]:

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/environment.h"
-#include "executor/control.h"
 
 namespace pc {
 namespace {
@@ -40,7 +39,9 @@ void ControlLinks::Peer::arrived(const MessageHeader& header) {
   if (header.kind == MessageKind::heartbeat) awaited = {static_cast<int32_t>(header.step), heard};
   if (header.kind != MessageKind::abort) return;
   text.pop_back();
-  if (!abort) abort = Abort{static_cast<Fault>(header.value), static_cast<int32_t>(header.step), text};
+  if (abort) return;
+  const auto culprit = static_cast<int32_t>(header.step);
+  abort = Abort{static_cast<Fault>(header.value), culprit, text, static_cast<int64_t>(header.call), header.sequence};
 }
 
 bool ControlLinks::Peer::unanswered() const {
@@ -70,7 +71,8 @@ void ControlLinks::send_abort(const Abort& abort) {
   if (!sending_.empty()) return;
   note(abort);
   sending_ = abort.text.empty() ? " " : abort.text.substr(0, kMostText);
-  send({static_cast<uint64_t>(abort.fault), 0, 0, abort.culprit, sending_.size(), MessageKind::abort, 0});
+  send({static_cast<uint64_t>(abort.fault), static_cast<uint64_t>(abort.channel), abort.call, abort.culprit,
+        sending_.size(), MessageKind::abort, 0});
 }
 
 void ControlLinks::send_depart() {
@@ -108,7 +110,7 @@ void ControlLinks::receive_all() {
   }
 }
 
-std::optional<ControlLinks::Abort> ControlLinks::receive() {
+std::optional<Abort> ControlLinks::receive() {
   const std::lock_guard lock(mutex_);
   receive_all();
   for (const auto& [rank, peer] : peers_)

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "base/status.h"
+#include "executor/control.h"
 #include "link/link.h"
 
 namespace pc {
@@ -20,12 +20,6 @@ class ControlLinks {
  public:
   using Time = std::chrono::steady_clock::time_point;
   using Heard = std::map<std::string, Time>;  // by host
-  struct Abort {
-    Fault fault;
-    int32_t culprit;
-    std::string text;
-  };
-
   void add(int32_t rank, std::unique_ptr<Link> link);
   // By rank of the communicator: what identifies its host in the whole job, and the host's name.
   void set_hosts(const std::vector<std::string>& hosts, std::vector<std::string> names);

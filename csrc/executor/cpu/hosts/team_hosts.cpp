@@ -38,7 +38,7 @@ bool Team::compare_neighbours(const Operation& op) {
     each->announce(op, op.digest);
     each->progress();
     if (each->stale() == 0) continue;
-    report_stale(peer);
+    report_stale(op, peer);
     return false;
   }
   return true;
@@ -50,10 +50,10 @@ bool Team::passes_large_messages(const Operation& op) {
   for (int32_t r = 0; r < size_; ++r) {
     const Remote* const to = remote(r);
     if (to == nullptr || to->link().timeouts() < kMostTimeouts || links_->timeouts(members_[r]) > 0) continue;
-    poison(Fault::peer_lost, members_[r],
-           "large packets between " + label(rank_) + links_->host(members_[rank_]) + " and " + label(r) +
-               links_->host(members_[r]) + " are lost, and only small ones arrive, during " + op.describe() +
-               ": check the MTU of the interfaces and of the network between them");
+    give_up(op, Fault::peer_lost, members_[r],
+            "large packets between " + label(rank_) + links_->host(members_[rank_]) + " and " + label(r) +
+                links_->host(members_[r]) + " are lost, and only small ones arrive, during " + op.describe() +
+                ": check the MTU of the interfaces and of the network between them");
     return false;
   }
   return true;
