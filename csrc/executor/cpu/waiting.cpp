@@ -275,7 +275,7 @@ bool Team::looks_sound(Operation& op, const Goal& goal) {
 // What a rank of another host sent before it departed or ended, which another connection has reported.
 bool Team::may_still_arrive(int32_t rank) {
   Remote* const from = remote(rank);
-  if (from == nullptr) return false;
+  if (from == nullptr || links_->silent(members_[rank])) return false;
   if (from->left == Clock::time_point{}) from->left = Clock::now();
   return !from->link().closed() && Clock::now() - from->left < kBystanderGrace;
 }
