@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import atexit
 import os
-import socket
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 from pycollective import checks, settings
-from pycollective.comm.bootstrap import detection
+from pycollective.comm.bootstrap import detection, places
 from pycollective.comm.bootstrap.mpi import MpiBootstrap, import_mpi, world_ranks_of
 from pycollective.comm.bootstrap.nodes import discover
 from pycollective.comm.bootstrap.rendezvous import RendezvousBootstrap
@@ -118,22 +117,20 @@ def connect(found: detection.Bootstrap, world_ranks: Sequence[int] | None = None
     nodes = discover(found)
     ranks = range(found.size)
     group = Group(nodes, tuple(ranks if world_ranks is None else world_ranks), name)
-    if nodes.count == 1:
-        backend = team.connect(found.allgather, found.rank, ranks, group)
-        assert backend is not None
-        return Communicator(backend)
-    from pycollective.comm.hosts import network
-    from pycollective.comm.hosts import team as hosts_team
-
     try:
-        connected = hosts_team.connect(found.allgather, found.rank, ranks, group, network.open_network(found))
+        if nodes.count == 1:
+            backend = team.connect(found.allgather, found.rank, ranks, group)
+        else:
+            from pycollective.comm.hosts import network
+            from pycollective.comm.hosts import team as hosts_team
+
+            backend = hosts_team.connect(found.allgather, found.rank, ranks, group, network.open_network(found))
     except Exception as error:
         if isinstance(found, RendezvousBootstrap):  # other launchers end the job
-            here = "" if isinstance(error, BootstrapError) else f"rank {found.rank} on host {socket.gethostname()}: "
-            found.give_up(f"{here}{error}")
+            found.give_up(error)
         raise
-    assert connected is not None
-    return Communicator(connected)
+    assert backend is not None
+    return Communicator(backend)
 
 
 def world() -> Communicator:
@@ -175,3 +172,4 @@ def shutdown() -> None:
         if _bootstrap is not None:
             _bootstrap.close()
         _default = _bootstrap = None
+        places.release()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -82,7 +83,12 @@ class Server:
             if isinstance(key.data, _Peer):
                 events += self._exchange(key.data, ready)
         for lobby in self._lobbies:
-            for peer, (claim, end) in lobby.serve():
+            try:
+                known = lobby.serve()
+            except OSError:  # no descriptor is left; a worker may end
+                time.sleep(0.01)
+                continue
+            for peer, (claim, end) in known:
                 self._admit(peer, claim, end)
         return events
 

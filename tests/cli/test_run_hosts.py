@@ -137,6 +137,23 @@ def test_the_exit_code_is_of_the_first_rank_that_failed_and_the_others_are_stopp
     assert not any(map(alive, pids(3)))
 
 
+@pytest.mark.parametrize("hosts", ["", "a:1,b:1", "a:1,b:2"])
+@pytest.mark.parametrize("ended", [0, 1])
+def test_ranks_are_told_of_one_that_ends_before_it_joins(hosts: str, ended: int) -> None:
+    code = f"""
+import pycollective as pc
+if rank == {ended}: print(end='a word without a newline'); sys.exit()
+try: pc.init()
+except pc.BootstrapError as error: os.write(1, f'{{error}}\\n'.encode())
+"""
+    command = words(*python(code), hosts=hosts) if hosts else [*CLI, "run", "-np", "2", *python(code)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)  # less than PYCOLLECTIVE_INIT_TIMEOUT
+    assert done.returncode == 0, done.stderr
+    text = f"rank {ended} exited with code 0 without joining the other ranks"
+    assert done.stdout.count(text) == (2 if hosts == "a:1,b:2" else 1), done.stdout
+    assert "pycollective-agent" not in done.stdout
+
+
 def test_a_killed_rank_counts_as_128_and_the_signal() -> None:
     assert run(*python("os.kill(os.getpid(), signal.SIGKILL) if rank == 1 else time.sleep(60)")).returncode == 137
 

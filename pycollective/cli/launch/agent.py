@@ -1,8 +1,9 @@
 """The part of `pycollective run -H` on each host: `python -m pycollective.cli.launch.agent`, in the remote shell.
 
 It writes one line about its host to standard output, reads one line with its ranks' command and environment from
-standard input, and runs them. What follows on standard output is the ranks' own. A number on standard input is a signal
-for the ranks; when standard input ends, because the launcher has, all of them are killed.
+standard input, and runs them. What follows on standard output is the ranks' own, and a last line if all have succeeded:
+then it stays, for ranks of other hosts that wait in init() for its own. A number on standard input is a signal for the
+ranks; when standard input ends, because the launcher has, all of them are killed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from pycollective.cli.launch.order import Order
 
 READY = b"pycollective-agent "
 """Begins the line about the host: shells may have written other lines before."""
+DONE = b"pycollective-agent-done"
+"""The last line, after the ranks' output, which may have ended without a newline."""
 _MOST_BYTES = 16 << 20
 
 
@@ -64,9 +67,14 @@ def _run(order: Order) -> int:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     with guardian() as watch, job.signals():
         try:
-            return job.start(order.command, common | order.variables, watch)
+            code = job.start(order.command, common | order.variables, watch)
         finally:
             job.kill_all()
+    if code == 0 and order.count < order.size:
+        os.write(1, DONE + b"\n")
+        while os.read(0, 4096):
+            pass
+    return code
 
 
 if __name__ == "__main__":

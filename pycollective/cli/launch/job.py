@@ -12,6 +12,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from pycollective.cli.launch.signals import handled_by
 
 KILL_AFTER = 5.0
 """Seconds between asking a rank to end and killing it."""
+_TOGETHER = 0.2  # seconds in which the ranks of a job that is over end
 _POLL = 0.05  # seconds between polls of the children if the kernel has no pidfd
 _LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _ENDED, _WAKE, _CONTROL = "ended", "wake", "control"  # what a descriptor of the selector means
@@ -37,6 +39,7 @@ def rank_environment(rank: int, local: int) -> dict[str, str]:
 class Rank:
     rank: int
     process: subprocess.Popen[bytes]
+    env: dict[str, str]
     code: int | None = None
 
     def signal(self, number: int) -> None:
@@ -61,10 +64,13 @@ class Pipe:
         self.rest = lines.pop()
         if not data and self.rest:
             lines, self.rest = [*lines, self.rest], b""
+        self.write(lines)
+        return bool(data)
+
+    def write(self, lines: Sequence[bytes]) -> None:
         if lines:
             self.sink.write(b"".join(self.prefix + line + b"\n" for line in lines))
             self.sink.flush()
-        return bool(data)
 
 
 @dataclass
@@ -129,7 +135,7 @@ class Job:
             stderr=subprocess.PIPE if self.tag else None,
             start_new_session=True,
         )
-        self.ranks.append(Rank(rank, process))
+        self.ranks.append(Rank(rank, process, env))
         for source, sink in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
             if source is not None:
                 label = self.name or f"{rank:>{len(str(self.size - 1))}}"
@@ -174,16 +180,32 @@ class Job:
 
     def _ended(self, rank: Rank, code: int) -> None:
         rank.code = code if code >= 0 else 128 - code
+        others = sum(r.code is None for r in self.ranks)
+        how = f"exited with code {code}" if code >= 0 else f"was killed by {signal_name(-code)}"
+        if not self.name and (others or self.count is not None):
+            self._tell_others(rank, how)
         if rank.code == 0 or self.failed is not None:
             return
         self.failed = rank.code
-        others = sum(r.code is None for r in self.ranks)
-        how = f"exited with code {code}" if code >= 0 else f"was killed by {signal_name(-code)}"
         stopping = f"; stopping the other {others}" if others else ""
         who = f"worker {self.name}" if self.name else f"rank {rank.rank}"
         log(f"{who} (pid {rank.process.pid}) {how}{stopping}")
         if self.kill_at is None:
             self.terminate_at = time.monotonic() + self.grace
+
+    def _tell_others(self, rank: Rank, how: str) -> None:
+        """For those that wait in init() for a rank that has ended."""
+
+        def tell() -> None:
+            from pycollective.comm.bootstrap import ended  # slow to load, and not needed if all end together
+            from pycollective.errors import BootstrapError
+
+            with contextlib.suppress(BootstrapError):
+                ended.report(rank.env, f"rank {rank.rank} {how} without joining the other ranks")
+
+        timer = threading.Timer(_TOGETHER, tell)
+        timer.daemon = True
+        timer.start()
 
     def _timers(self) -> None:
         now = time.monotonic()

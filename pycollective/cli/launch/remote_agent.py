@@ -11,10 +11,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import IO, Any, TextIO
 
 from pycollective import settings
-from pycollective.cli.launch.agent import READY
+from pycollective.cli.launch.agent import DONE, READY
 from pycollective.cli.launch.job import Pipe
 from pycollective.errors import BootstrapError
 
@@ -72,10 +73,10 @@ class RemoteAgent:
                 return about
         return None
 
-    def pipe(self) -> Pipe:
+    def pipe(self) -> OutputPipe:
         """What copies its ranks' output from now on; the agent has reported."""
         sink: Any = getattr(sys.stdout, "buffer", None) or _AsText(sys.stdout)
-        return Pipe(b"", self.output, sink, self._heard)
+        return OutputPipe(b"", self.output, sink, self._heard)
 
     def poll(self) -> int | None:
         """The exit code, 128 + the signal for a remote shell that was ended by one; None: it runs."""
@@ -111,6 +112,24 @@ class RemoteAgent:
                 f"the agent ended with code {code} before it reported; it needs this Python and pycollective at the "
                 f"same path (tried: {self.tried})"
             )
+
+
+@dataclass
+class OutputPipe(Pipe):
+    """The output of an agent's ranks.
+
+    Attributes:
+        done: whether the agent has said that all of them have succeeded.
+    """
+
+    done: bool = False
+
+    def write(self, lines: Sequence[bytes]) -> None:
+        if lines and lines[-1].endswith(DONE):
+            self.done = True
+            rest = lines[-1].removesuffix(DONE)
+            lines = [*lines[:-1], *([rest] if rest else [])]
+        super().write(lines)
 
 
 class _AsText:

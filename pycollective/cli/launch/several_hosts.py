@@ -134,12 +134,13 @@ class _Hosts:
     def wait(self, grace: float) -> int:
         """Copy output until all agents have ended; the first failure ends the others after `grace` seconds."""
         failed, terminate_at = 0, None
-        for member in self._members:
-            self._selector.register(member.agent.output, selectors.EVENT_READ, member.agent.pipe())
+        pipes = [member.agent.pipe() for member in self._members]
+        for pipe in pipes:
+            self._selector.register(pipe.source, selectors.EVENT_READ, pipe)
         while any(member.code is None for member in self._members):
             self._copy_output()
-            for member in self._members:
-                if member.code is None and (code := member.agent.poll()) is not None:
+            for member, pipe in zip(self._members, pipes, strict=True):
+                if member.code is None and (code := 0 if pipe.done else member.agent.poll()) is not None:
                     member.code = code
                     if code and not failed:
                         failed = code

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 from pycollective import checks, settings
+from pycollective.comm.bootstrap import places
 from pycollective.comm.bootstrap.launchers import (
     ACROSS_HOSTS,
     ELASTIC_DRIVER,
@@ -32,6 +33,7 @@ _NO_LOCAL_SIZE = (
     "without LOCAL_WORLD_SIZE, which torchrun sets, all ranks are taken to be on one host: a launcher across hosts has "
     "to set it"
 )
+_ONE_USER = "all ranks are on this host, and those of another user cannot join"
 
 
 @runtime_checkable
@@ -109,6 +111,7 @@ def _own(env: Mapping[str, str], timeout: float) -> Bootstrap:
     _require(env, OWN_VARIABLES, "`pycollective run`")
     rank, size = _rank_and_size(env, "PYCOLLECTIVE_RANK", "PYCOLLECTIVE_SIZE")
     name = env["PYCOLLECTIVE_RENDEZVOUS"]
+    _take_place(env, OWN_VARIABLES, name, rank)
     if name.startswith(ACROSS_HOSTS):
         from pycollective.comm.bootstrap import across_hosts
 
@@ -120,6 +123,7 @@ def _horovod(env: Mapping[str, str], timeout: float) -> Bootstrap:
     rank, size = _rank_and_size(env, "HOROVOD_RANK", "HOROVOD_SIZE")
     if size > 1:
         _require(env, HOROVOD_VARIABLES, "Horovod's launcher")
+        _take_place(env, HOROVOD_VARIABLES, "horovod", rank)
     if integer(env, "HOROVOD_LOCAL_SIZE", size) < size:
         from pycollective.comm.bootstrap import across_hosts
 
@@ -134,19 +138,20 @@ def _torchrun(env: Mapping[str, str], timeout: float) -> Bootstrap:
     rank, size = _rank_and_size(env, "RANK", "WORLD_SIZE")
     names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
     job = _name_of("\0".join(env.get(name, "") for name in names))
+    _take_place(env, TORCHRUN_VARIABLES, job, rank)
     if integer(env, "LOCAL_WORLD_SIZE", size) < size:
         from pycollective.comm.bootstrap import across_hosts
 
         return across_hosts.torchrun(env, rank, size, timeout, job)
-    return SocketBootstrap(
-        f"torchrun/{os.getuid()}/{job}", rank, size, kind="torchrun", timeout=timeout, hint=_NO_LOCAL_SIZE
-    )
+    hint = _ONE_USER if "LOCAL_WORLD_SIZE" in env else _NO_LOCAL_SIZE
+    return SocketBootstrap(f"torchrun/{os.getuid()}/{job}", rank, size, kind="torchrun", timeout=timeout, hint=hint)
 
 
 def _slurm(env: Mapping[str, str], timeout: float) -> Bootstrap:
     _require(env, SLURM_VARIABLES, "srun")
     rank, size = _rank_and_size(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
     name = ".".join(env.get(name, "") for name in (*SLURM_VARIABLES[2:], "SLURM_RESTART_COUNT"))
+    _take_place(env, SLURM_VARIABLES, name, rank)
     if integer(env, "SLURM_STEP_NUM_NODES", 1) > 1:
         from pycollective.comm.bootstrap import across_hosts
 
@@ -173,6 +178,11 @@ def _mpi(env: Mapping[str, str], timeout: float) -> Bootstrap:
             "reinstall mpi4py against yours (`pip install --force-reinstall --no-binary mpi4py mpi4py`)"
         )
     return MpiBootstrap(world, timeout)
+
+
+def _take_place(env: Mapping[str, str], names: tuple[str, ...], job: str, rank: int) -> None:
+    variables = {name: env[name] for name in names}
+    places.take("\0".join([job, *variables.values()]), f"rank {rank}", variables)
 
 
 def _name_of(job: str) -> str:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 
 from pycollective import settings
 from pycollective.comm.bootstrap import elastic_messages as messages
+from pycollective.comm.bootstrap import places
 from pycollective.comm.bootstrap.elastic_messages import Ask, Generation, Update
 from pycollective.comm.bootstrap.launchers import ELASTIC_DRIVER
 from pycollective.comm.bootstrap.sockets.authentication import Claim, digest
@@ -70,6 +71,7 @@ class DriverConnection:
         except ValueError:
             text = f"{ELASTIC_DRIVER}={where!r}, {WORKER}={number!r}: must be ADDRESS:PORT and a number"
             raise BootstrapError(text) from None
+        places.take(where, f"worker {number}", {ELASTIC_DRIVER: where, WORKER: number})
         try:
             self._socket = dial(endpoint, self.token, claim, time.monotonic() + timeout)
         except TimeoutError as error:
@@ -155,7 +157,7 @@ class DriverConnection:
 
     def _send(self, kind: int, payload: bytes) -> None:
         data = memoryview(frame(kind, payload))
-        with selectors.DefaultSelector() as selector:
+        with selectors.PollSelector() as selector:
             selector.register(self._socket, selectors.EVENT_WRITE)
             while data and not self._gone:
                 selector.select(1.0)
@@ -168,7 +170,7 @@ class DriverConnection:
 
     def _listen(self) -> None:
         reader = Reader(_MOST_ANSWER)
-        with selectors.DefaultSelector() as selector:
+        with selectors.PollSelector() as selector:
             selector.register(self._socket, selectors.EVENT_READ)
             while True:
                 try:

@@ -12,6 +12,7 @@ import os
 import socket
 import struct
 import time
+from collections.abc import Sequence
 
 from pycollective.comm.bootstrap.rendezvous import DEFAULT_TIMEOUT, Hello, Introduction, RendezvousBootstrap
 from pycollective.comm.bootstrap.sockets.lobby import Lobby
@@ -37,8 +38,7 @@ class SocketBootstrap(RendezvousBootstrap):
     def __init__(
         self, name: str, rank: int, size: int, *, kind: str, timeout: float = DEFAULT_TIMEOUT, hint: str = ""
     ) -> None:
-        first = "\0pycollective/" + name
-        self._addresses = [first, *(f"{first}~{number}" for number in range(1, NAMES))]
+        self._addresses = addresses_of(name)
         super().__init__(rank, size, kind=kind, timeout=timeout, hint=hint)
 
     def _connect(self, deadline: float) -> socket.socket:
@@ -46,7 +46,7 @@ class SocketBootstrap(RendezvousBootstrap):
         pause, stranger = 0.0002, ""
         while True:
             for address in self._addresses:
-                peer = _dial(address)
+                peer = dial(address)
                 if peer is None:
                     continue
                 try:
@@ -64,16 +64,30 @@ class SocketBootstrap(RendezvousBootstrap):
             pause = min(pause * 1.5, 0.01)
 
     def _listen(self) -> Lobby[Hello]:
-        """Rank 0: a socket with the first name not held by another user."""
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            if not any(_bind(listener, address) for address in self._addresses):
-                raise BootstrapError(f"rank 0 cannot open the rendezvous socket: other users hold its {NAMES} names")
-            listener.listen(_BACKLOG)
-            return Lobby(listener, _greet)
-        except BaseException:
-            listener.close()
-            raise
+        return listen(self._addresses)
+
+
+def addresses_of(name: str) -> list[str]:
+    """The names that the socket of a rendezvous may have, in the order in which rank 0 tries them."""
+    first = "\0pycollective/" + name
+    return [first, *(f"{first}~{number}" for number in range(1, NAMES))]
+
+
+def listen(addresses: Sequence[str]) -> Lobby[Hello]:
+    """Where ranks connect to rank 0: at the first name not held by another user.
+
+    Raises:
+        BootstrapError: there is none, or this user has bound it already.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if not any(_bind(listener, address) for address in addresses):
+            raise BootstrapError(f"rank 0 cannot open the rendezvous socket: other users hold its {NAMES} names")
+        listener.listen(_BACKLOG)
+        return Lobby(listener, _greet)
+    except BaseException:
+        listener.close()
+        raise
 
 
 def _greet(peer: socket.socket) -> Introduction | None:
@@ -81,7 +95,7 @@ def _greet(peer: socket.socket) -> Introduction | None:
     return Introduction() if peer_uid(peer) == os.geteuid() else None
 
 
-def _dial(address: str) -> socket.socket | None:
+def dial(address: str) -> socket.socket | None:
     """A connection to an address, nonblocking; None if no process listens there, or its backlog is full."""
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -110,7 +124,7 @@ def _bind(listener: socket.socket, address: str) -> bool:
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise BootstrapError(f"rank 0 cannot open the rendezvous socket: {error}") from error
-            holder = _dial(address)
+            holder = dial(address)
         if holder is not None:
             with holder:
                 if peer_uid(holder) != os.geteuid():

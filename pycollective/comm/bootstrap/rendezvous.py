@@ -14,8 +14,10 @@ import struct
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
+from pycollective.comm.bootstrap.sockets.descriptors import are_used_up, raise_limit, refusal
 from pycollective.comm.bootstrap.sockets.frames import LENGTH_BYTES, Reader, frame, pack, receive, unpack
 from pycollective.comm.bootstrap.sockets.lobby import Lobby
 from pycollective.errors import BootstrapError
@@ -24,16 +26,30 @@ DEFAULT_TIMEOUT = 120.0
 """Seconds that a rank waits for the others to arrive (environment: PYCOLLECTIVE_INIT_TIMEOUT)."""
 MOST_BYTES = 16 << 20
 """Maximum bytes of a rank's data in one `allgather`."""
-Hello: TypeAlias = tuple[int, int, int]
-"""How a rank introduces itself: version of the rendezvous, rank, size."""
 
-_VERSION = 2
+_VERSION = 3
 _HELLO = struct.Struct("!III")
-_HELLO_KIND, _DATA, _ERROR, _WELCOME = 1, 2, 3, 4
+_HELLO_KIND, _DATA, _ERROR, _WELCOME, _ENDED = 1, 2, 3, 4, 5
+_MOST_REASON = 1 << 10  # bytes, of the end of a rank
 _MOST_TEXT = 1 << 16  # bytes of an error
 _GRACE = 2.0  # other ranks wait this much longer than rank 0, to receive its list of missing ranks
 _SHOWN = 4  # silent ranks described in an error
 _State = TypeVar("_State")
+
+
+@dataclass(frozen=True)
+class Hello:
+    """How a rank introduces itself.
+
+    Attributes:
+        version: of the rendezvous.
+        ended: why it will not come; another process says so. Empty: it has come.
+    """
+
+    version: int
+    rank: int
+    size: int
+    ended: str = ""
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
@@ -66,8 +82,12 @@ class RendezvousBootstrap(ABC):
         self._failure: str | None = None
         self._closed = False
         if size > 1:
+            raise_limit()
             try:
                 self._connect_all()
+            except OSError as error:
+                self.close()
+                raise self._explained(error) from None
             except BaseException:
                 self.close()
                 raise
@@ -108,14 +128,24 @@ class RendezvousBootstrap(ABC):
             peer.close()
         self._peers.clear()
 
-    def give_up(self, reason: str) -> None:
+    def give_up(self, error: BaseException) -> None:
         """This rank cannot continue: all ranks that call `allgather` raise this instead of waiting for it."""
+        here = "" if isinstance(error, BootstrapError) else f"rank {self.rank} on host {socket.gethostname()}: "
+        reason = f"{here}{error}"
         if self._failure is None and self.rank == 0:
             self._refuse_all(reason)
         elif self._failure is None and self._peers:
             with contextlib.suppress(OSError):  # rank 0 has ended too
                 self._peers[0].send(frame(_ERROR, reason.encode()[:_MOST_TEXT]))
         self._failure = self._failure or reason
+
+    def __enter__(self) -> RendezvousBootstrap:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self.give_up(error)
+        self.close()
 
     # -- connecting ----------------------------------------------------------------------------------------
 
@@ -144,27 +174,38 @@ class RendezvousBootstrap(ABC):
         """Rank 0: accept and check all ranks; the listening socket is closed on return."""
         with contextlib.closing(self._listen()) as lobby:
             while len(self._peers) < self.size - 1:
-                for newcomer in lobby.serve(max(0.0, deadline - time.monotonic())):
-                    self._admit(*newcomer)
+                try:
+                    for newcomer in lobby.serve(max(0.0, deadline - time.monotonic())):
+                        self._admit(*newcomer)
+                except (BootstrapError, OSError) as error:
+                    reason = self._refuse_all(str(self._explained(error)))
+                    refuse_newcomers(lobby, reason, self.size - 1 - len(self._peers), _GRACE)
+                    raise BootstrapError(reason) from None
                 if time.monotonic() >= deadline and len(self._peers) < self.size - 1:
                     missing = [r for r in range(1, self.size) if r not in self._peers]
                     raise BootstrapError(self._refuse_all(self._missing_text(missing)))
 
+    def _explained(self, error: BootstrapError | OSError) -> BootstrapError | OSError:
+        if isinstance(error, BootstrapError) or not are_used_up(error):
+            return error
+        return refusal(f"rank {self.rank} of {self.size}", "it needs one for each other rank", error)
+
     def _admit(self, peer: socket.socket, hello: Hello) -> None:
         """Rank 0: admit a newcomer; an invalid rank is an error on all ranks."""
-        version, rank, size = hello
-        trouble = ""
-        if version != _VERSION:
-            trouble = f"a rank uses rendezvous version {version}, rank 0 uses {_VERSION}: mixed installations"
-        elif size != self.size:
-            trouble = f"rank {rank} was given a size of {size}, rank 0 a size of {self.size}"
+        rank, trouble = hello.rank, hello.ended
+        if hello.version != _VERSION:
+            trouble = f"a rank uses rendezvous version {hello.version}, rank 0 uses {_VERSION}: mixed installations"
+        elif hello.size != self.size:
+            trouble = f"rank {rank} was given a size of {hello.size}, rank 0 a size of {self.size}"
+        elif trouble:
+            pass
         elif not 0 < rank < self.size or rank in self._peers:
             trouble = f"two processes claim rank {rank}{_origin(peer)}"
         with contextlib.suppress(OSError):  # a newcomer that has closed is detected in the first round
             peer.send(frame(_ERROR, trouble.encode()) if trouble else frame(_WELCOME, b""))
         if trouble:
             peer.close()
-            raise BootstrapError(self._refuse_all(trouble))
+            raise BootstrapError(trouble)
         self._peers[rank] = peer
 
     # -- rounds --------------------------------------------------------------------------------------------
@@ -200,7 +241,7 @@ class RendezvousBootstrap(ABC):
         self, event: int, state: Callable[[], _State], step: Callable[[int, _State], bool], deadline: float
     ) -> None:
         """Rank 0: `step` for each rank whenever its socket is ready, until it is True; no rank waits for another."""
-        with selectors.DefaultSelector() as selector:
+        with selectors.PollSelector() as selector:
             for rank, peer in self._peers.items():
                 selector.register(peer, event, (rank, state()))
             while missing := [key.data[0] for key in selector.get_map().values()]:
@@ -265,7 +306,7 @@ class Introduction:
     """A newcomer of a lobby that sends a Hello."""
 
     def __init__(self) -> None:
-        self._reader = Reader(_HELLO.size)
+        self._reader = Reader(_HELLO.size + _MOST_REASON)
 
     def advance(self, peer: socket.socket) -> Hello | None:
         """The Hello once complete. Raises OSError, EOFError or ValueError if it is none."""
@@ -273,10 +314,30 @@ class Introduction:
         if found is None:
             return None
         kind, payload = found
-        if kind != _HELLO_KIND or len(payload) != _HELLO.size:
+        if kind not in (_HELLO_KIND, _ENDED) or len(payload) < _HELLO.size:
             raise ValueError("no introduction")
-        version, rank, size = _HELLO.unpack(payload)
-        return version, rank, size
+        reason = payload[_HELLO.size :].decode(errors="replace")
+        if bool(reason) != (kind == _ENDED):
+            raise ValueError("no introduction")
+        version, rank, size = _HELLO.unpack_from(payload)
+        return Hello(version, rank, size, reason)
+
+
+def say_that_it_ended(peer: socket.socket, rank: int, size: int, reason: str) -> None:
+    """Tell rank 0 over a new connection that a rank will not come. It is no error if that has closed."""
+    text = reason.encode()[:_MOST_REASON]
+    with contextlib.suppress(OSError):
+        peer.send(frame(_ENDED, _HELLO.pack(_VERSION, rank, size) + text))
+
+
+def refuse_newcomers(lobby: Lobby[Hello], reason: str, most: float, seconds: float) -> None:
+    """Send the reason to so many ranks that introduce themselves, at most, for so many seconds."""
+    until = time.monotonic() + seconds
+    while most > 0 and (left := until - time.monotonic()) > 0:
+        for peer, _ in lobby.serve(min(left, _GRACE)):
+            with peer, contextlib.suppress(OSError):
+                peer.send(frame(_ERROR, reason.encode()))
+            most -= 1
 
 
 def _origin(peer: socket.socket) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import socket
 from collections.abc import Callable, Sequence
@@ -47,7 +48,7 @@ class TcpBootstrap(RendezvousBootstrap):
     ) -> None:
         self.token, self._meet, self._tried = token, meet, ""
         self._places: dict[int, str] = {}
-        self._purpose = digest(token, b"rendezvous\0" + job.encode())
+        self._purpose = purpose_of(token, job)
         super().__init__(rank, size, kind=kind, timeout=timeout, hint=hint)
 
     @property
@@ -61,13 +62,14 @@ class TcpBootstrap(RendezvousBootstrap):
         listener = self._meet()
         assert isinstance(listener, socket.socket)
         self._tried = f"; rank 0 listened at {Endpoint(socket.gethostname(), *listener.getsockname()[:2])}"
-        return Lobby(listener, self._greet)
+        return lobby(listener, self.token, self._purpose)
 
     def _missing_text(self, missing: Sequence[int]) -> str:
         return super()._missing_text(missing) + self._tried
 
     def _admit(self, peer: socket.socket, hello: Hello) -> None:
-        self._places[hello[1]] = str(peer.getpeername()[0])
+        with contextlib.suppress(OSError):  # it has closed
+            self._places[hello.rank] = str(peer.getpeername()[0])
         super()._admit(peer, hello)
 
     def _where(self, rank: int) -> str:
@@ -81,9 +83,6 @@ class TcpBootstrap(RendezvousBootstrap):
             f"; rank {rank}{self._where(rank)} is connected, but does not acknowledge what is sent to it: its host is "
             "cut off, or large packets are lost (check the MTU of the interfaces and of the network between them)"
         )
-
-    def _greet(self, peer: socket.socket) -> _Authenticated:
-        return _Authenticated(peer, self.token, self._purpose)
 
     def _connect(self, deadline: float) -> socket.socket:
         """Connect to rank 0, which may not listen yet."""
@@ -112,6 +111,16 @@ class TcpBootstrap(RendezvousBootstrap):
             if not accepted:
                 connection.close()
         return accepted
+
+
+def purpose_of(token: bytes, job: str) -> bytes:
+    """What connections of the rendezvous of a job claim to be for."""
+    return digest(token, b"rendezvous\0" + job.encode())
+
+
+def lobby(listener: socket.socket, token: bytes, purpose: bytes) -> Lobby[Hello]:
+    """Where ranks connect to rank 0."""
+    return Lobby(listener, lambda peer: _Authenticated(peer, token, purpose))
 
 
 class _Authenticated:

@@ -167,7 +167,7 @@ class Meeting:
         self._listener, self._endpoints, self._rank, self._wanted = listener, endpoints, rank, wanted
         self._purpose = digest(listener.token, purpose)
         self._dials = [self._dial(peer, lane) for peer, lane in sorted(wanted) if peer < rank]
-        self._selector = selectors.DefaultSelector()
+        self._selector = selectors.PollSelector()  # needs no descriptor
         self._selector.register(listener, selectors.EVENT_READ, None)
         self.connected: dict[tuple[int, int], socket.socket] = {}
 
@@ -183,7 +183,11 @@ class Meeting:
                 raise BootstrapError(self._report())
 
     def advance(self, until: float) -> None:
-        """Accept and dial once; wait for that until `until`, or a little, unless all are connected."""
+        """Accept and dial once; wait for that until `until`, or a little, unless all are connected.
+
+        Raises:
+            OSError: no descriptor is left.
+        """
         self._admit()
         now = time.monotonic()
         for dial in self._dials:

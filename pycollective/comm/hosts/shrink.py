@@ -91,7 +91,7 @@ class _Round:
         started = time.monotonic()
         try:
             self._meeting.advance(started + _POLL_SECONDS)
-        except BootstrapError as error:
+        except (BootstrapError, OSError) as error:
             raise CommunicatorError(f"shrink() has failed: {error}") from None
         if len(self._meeting.connected) == self._team.size - 1:  # it has not waited
             time.sleep(_POLL_SECONDS)

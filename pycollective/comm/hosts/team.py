@@ -15,6 +15,7 @@ from typing import Any
 from pycollective import _core
 from pycollective.comm.bootstrap import mpi_exit
 from pycollective.comm.bootstrap.nodes import machine_key
+from pycollective.comm.bootstrap.sockets.descriptors import are_used_up, raise_limit, refusal
 from pycollective.comm.bootstrap.sockets.dialling import Endpoint
 from pycollective.comm.explain import Explanation, explain_between_hosts
 from pycollective.comm.group import Group
@@ -89,7 +90,11 @@ class HostsTeam(HostTeam):
     def split(self, members: Sequence[int], name: str) -> HostTeam | None:
         part = self.group.part(members, name) if members else None
         network = self._own_network()
-        return connect(self.exchange, self.group.rank, members, part, network, check=self._require_all)
+        try:
+            return connect(self.exchange, self.group.rank, members, part, network, check=self._require_all)
+        except BootstrapError as error:  # of this rank alone: the others would wait for it
+            self.fail(error)
+            raise
 
     def _require_all(self) -> None:
         """Raise what has ended this communicator, which it does if a rank's process has ended."""
@@ -161,7 +166,29 @@ def connect(
         network: of this process.
         timeout: seconds for connecting, if not the network's.
         check: called several times a second meanwhile; raises if a member will never connect.
+
+    Raises:
+        BootstrapError: this rank cannot connect, or does not fit the others; these are not told.
     """
+    raise_limit()
+    try:
+        return _connect(exchange, position, members, group, network, timeout, check)
+    except OSError as error:
+        who = f"rank {position} on host {socket.gethostname()}"
+        if not are_used_up(error):
+            raise BootstrapError(f"{who}: {error}") from error
+        raise refusal(who, f"a communicator needs {LANES} for each rank on another host", error) from None
+
+
+def _connect(
+    exchange: Exchange,
+    position: int,
+    members: Sequence[int],
+    group: Group | None,
+    network: Network,
+    timeout: float | None,
+    check: Callable[[], None],
+) -> HostTeam | None:
     mine: dict[str, Any] = {
         "version of pycollective": version("pycollective"),
         "PYCOLLECTIVE_HOST_TIMEOUT": setting("PYCOLLECTIVE_HOST_TIMEOUT"),

@@ -122,6 +122,56 @@ def test_a_rank_that_leaves_is_noticed_at_once(victim: int) -> None:
         assert f"rank {victim} left the rendezvous" in str(errors[r])
 
 
+def test_a_rank_that_comes_after_the_rendezvous_has_failed_is_told_why() -> None:
+    """Rank 0 fails while rank 3 is on its way: it waits for a moment, and tells it."""
+    name = fresh_name()
+
+    def late() -> SocketBootstrap:
+        time.sleep(0.3)
+        return SocketBootstrap(name, 3, 4, kind="t", timeout=30)
+
+    def rank(r: int, size: int) -> SocketBootstrap:
+        return SocketBootstrap(name, r, size, kind="t", timeout=30)
+
+    started = time.monotonic()
+    errors = on_threads([lambda: rank(0, 4), lambda: rank(1, 3), late])
+    assert all("rank 1 was given a size of 3, rank 0 a size of 4" in str(error) for error in errors), errors
+    assert time.monotonic() - started < 10
+
+
+def test_a_rank_without_descriptors_says_so_and_is_not_taken_for_a_lost_one(tmp_path: Path) -> None:
+    script = """
+import os, resource, sys
+from pycollective import BootstrapError
+from pycollective.comm.bootstrap.one_host import SocketBootstrap
+
+name, rank, short, left = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+if rank == short:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1 + left,) * 2)
+try:
+    SocketBootstrap(name, rank, 3, kind="t", timeout=30)
+except BootstrapError as error:
+    print(error)
+"""
+    for short, left in ((0, 3), (1, 0)):
+        name = fresh_name()
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-c", script, name, str(rank), str(short), str(left)],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(3)
+        ]
+        needed = range(3) if short == 0 else [1]  # a rank that cannot connect cannot tell the others
+        for rank in needed:
+            text = ranks[rank].communicate(timeout=60)[0]
+            assert f"rank {short} of 3: too many open files: its process may open" in text, (rank, text)
+        for each in ranks:
+            each.kill()
+            each.wait()
+
+
 def test_two_processes_with_one_rank_and_different_sizes() -> None:
     name = fresh_name()
     twins = [(0, 3), (1, 3), (1, 3)]

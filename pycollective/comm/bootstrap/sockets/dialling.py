@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 
 from pycollective.comm.bootstrap.sockets.authentication import AuthenticationError, Claim, DiallingEnd
+from pycollective.comm.bootstrap.sockets.descriptors import are_used_up
 from pycollective.comm.bootstrap.sockets.frames import pack, unpack
 from pycollective.errors import BootstrapError
 
@@ -68,7 +69,7 @@ class Dial:
         self._end: DiallingEnd | None = None
 
     def start_if_due(self, now: float, selector: selectors.BaseSelector) -> None:
-        """Begin an attempt, unless one is in progress or it is too early."""
+        """Begin an attempt, unless one is in progress or it is too early. Raises OSError if no descriptor is left."""
         if now < self.next_try:
             return
         self._end, self.next_try = None, float("inf")
@@ -80,6 +81,8 @@ class Dial:
             if error not in (0, errno.EINPROGRESS):
                 raise OSError(error, os.strerror(error))
         except OSError as problem:
+            if are_used_up(problem):
+                raise
             self._failed(_text(problem))
             return
         if not self._refused_since:
@@ -134,10 +137,10 @@ def dial(to: Endpoint, token: bytes, claim: Claim, deadline: float) -> socket.so
     """One authenticated connection, nonblocking; tries until the deadline.
 
     Raises:
-        TimeoutError: there was none; the text is the reason of the last failure.
+        TimeoutError: there was none; the text is the reason of the last failure. OSError: no descriptor is left.
     """
     attempt = Dial(to, token, claim)
-    with contextlib.closing(attempt), selectors.DefaultSelector() as selector:
+    with contextlib.closing(attempt), selectors.PollSelector() as selector:
         while (now := time.monotonic()) < deadline:
             attempt.start_if_due(now, selector)
             for _ in selector.select(max(0.0, min(deadline, attempt.next_try) - now)):

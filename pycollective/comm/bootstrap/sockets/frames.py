@@ -77,7 +77,7 @@ def frame(kind: int, payload: bytes) -> bytes:
 def receive(peer: socket.socket, reader: Reader, deadline: float) -> tuple[int, bytes]:
     """One frame. Raises TimeoutError at the deadline, and the reader's errors."""
     peer.setblocking(False)
-    with selectors.DefaultSelector() as selector:
+    with selectors.PollSelector() as selector:  # needs no descriptor
         selector.register(peer, selectors.EVENT_READ)
         while (found := reader.read(peer)) is None:
             if not selector.select(max(0.0, deadline - time.monotonic())) and time.monotonic() >= deadline:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
+from pycollective.comm.bootstrap.sockets.descriptors import are_used_up
+
 MOST_NEWCOMERS = 256
 SECONDS = 5.0
 """How long a connection may take to introduce itself."""
@@ -43,13 +45,19 @@ class Lobby(Generic[_Known]):
         self._selector = selectors.EpollSelector()
         self._selector.register(listener, selectors.EVENT_READ)
         self._waiting: dict[socket.socket, tuple[Newcomer[_Known], float]] = {}  # and time of arrival, in this order
+        self._spare = listener.dup()  # its descriptor is given up when there is no other: callers can be refused
 
     def fileno(self) -> int:
         """Readable if `serve` has something to do, for another selector."""
         return self._selector.fileno()
 
     def serve(self, pause: float = 0.0) -> list[tuple[socket.socket, _Known]]:
-        """Wait for at most so many seconds; the connections that have introduced themselves are now the caller's."""
+        """Wait for at most so many seconds; the connections that have introduced themselves are now the caller's.
+
+        Raises:
+            OSError: no descriptor is left (descriptors.are_used_up) to accept a connection with. From then on there is
+                one, for as long as the caller closes each connection at once.
+        """
         now = time.monotonic()
         first = min((since + SECONDS for _, since in self._waiting.values()), default=now + pause)
         found = []
@@ -70,6 +78,7 @@ class Lobby(Generic[_Known]):
         for peer in [*self._waiting]:
             self._dismiss(peer)
         self._selector.close()
+        self._spare.close()
         self._listener.close()
 
     def _accept(self) -> list[socket.socket]:
@@ -82,9 +91,12 @@ class Lobby(Generic[_Known]):
                 peer, _ = self._listener.accept()
             except (BlockingIOError, ConnectionError):
                 break
-            except OSError:  # too many open files
-                if not self._make_room(0.0):
-                    time.sleep(0.01)
+            except OSError as error:
+                self._spare.close()
+                if not self._make_room(_YOUNG):
+                    if are_used_up(error) and not self._waiting:
+                        raise
+                    time.sleep(0.001)
                 break
             peer.setblocking(False)
             try:

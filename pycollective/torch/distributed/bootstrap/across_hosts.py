@@ -63,11 +63,9 @@ def connect(
         group.rank, group.size, kind="torch", job=name.hex(), token=token, meet=lambda: where,
         timeout=min(timeout, init_timeout()), hint=hint,
     )  # fmt: skip
-    try:
+    with meeting:
         backend = team.connect(meeting.allgather, group.rank, range(group.size), group, network)
         made = also(meeting.allgather, network)
-    finally:
-        meeting.close()
     assert backend is not None  # every rank is a member
     return Communicator(backend), made
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pycollective.comm.hosts.network import Network
 
 T = TypeVar("T")
-_ENTRY = re.compile(rb"([0-9a-f]{32}) ([0-9a-f]{32})")
-"""What a rank puts into the store: a digest of its host and a random number."""
+_ENTRY = re.compile(rb"([0-9a-f]{32}) ([0-9a-f]{32}) ([0-9]{1,10})")
+"""What a rank puts into the store: a digest of its host, a random number, and its user."""
 _JOB = ("PYCOLLECTIVE_RENDEZVOUS", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE", "SLURM_JOB_ID")
 """Variables by which a launcher distinguishes its jobs: the same on all ranks."""
 
@@ -66,7 +66,8 @@ def meet(
     """
     exchange, turn = _exchange(store, rank, len(world_ranks), name, timeout, part)
     host = hashlib.sha256(node_key()).hexdigest()[:32]
-    texts = exchange.allgather(f"{host} {secrets.token_hex(16)}".encode(), form=_ENTRY)
+    texts = exchange.allgather(f"{host} {secrets.token_hex(16)} {os.geteuid()}".encode(), form=_ENTRY)
+    _require_one_user([text.split() for text in texts], name)
     known = [name, part, str(turn), *map(str, world_ranks)]
     nodes = place([text.split()[0] for text in texts], rank)
     group = Group(nodes, tuple(world_ranks), name)
@@ -77,11 +78,9 @@ def meet(
     key = _digest([*_job(store), *known], texts).hex()[:32]
     hint = f"according to torch's store, all ranks of {name} have joined"
     meeting = SocketBootstrap(f"torch/{key}", rank, len(world_ranks), kind="torch", timeout=timeout, hint=hint)
-    try:
+    with meeting:
         backend = one_host.connect(meeting.allgather, rank, range(group.size), group)
         made = also(meeting.allgather, None)
-    finally:
-        meeting.close()
     assert backend is not None  # every rank is a member
     return Communicator(backend), made
 
@@ -98,6 +97,18 @@ def _exchange(store: Any, rank: int, size: int, name: str, timeout: float, part:
     except OSError as error:
         raise BootstrapError(f"rank {rank} of {name} cannot reach {ours.where}: {error}") from error
     return StoreExchange(ours, rank, size, "torch", f"pycollective-{part}-{turn}", timeout, name), turn
+
+
+def _require_one_user(entries: Sequence[Sequence[bytes]], name: str) -> None:
+    """Ranks of one host share memory, which other users cannot open."""
+    first: dict[bytes, tuple[int, bytes]] = {}
+    for rank, (host, _, user) in enumerate(entries):
+        other, its = first.setdefault(host, (rank, user))
+        if its != user:
+            raise BootstrapError(
+                f"ranks {other} and {rank} of {name} are on one host, but belong to two users (uid {int(its)} and "
+                f"{int(user)}), who cannot share memory"
+            )
 
 
 def _job(store: Any) -> list[str]:
