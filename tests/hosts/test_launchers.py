@@ -44,7 +44,7 @@ def finish(jobs: Sequence[tuple[Sequence[object], Mapping[str, str]]], folder: P
         subprocess.Popen([*map(str, command)], env=os.environ | {"OMP_NUM_THREADS": "1"} | env, **ended)  # type: ignore[call-overload]
         for command, env in jobs
     ]
-    end = threading.Timer(100, lambda: [process.kill() for process in processes])  # all of them say what they know
+    end = threading.Timer(100, lambda: [process.kill() for process in processes])  # and show what each has printed
     end.start()
     heard = [process.communicate() for process in processes]
     end.cancel()

@@ -119,7 +119,7 @@ class OutputPipe(Pipe):
     """The output of an agent's ranks.
 
     Attributes:
-        done: whether the agent has said that all of them have succeeded.
+        done: whether the agent has reported that all of them have succeeded.
     """
 
     done: bool = False

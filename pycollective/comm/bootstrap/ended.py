@@ -20,7 +20,7 @@ _PAUSE = 0.2  # seconds between looks at whether rank 0 waits
 
 
 def report(env: Mapping[str, str], reason: str) -> None:
-    """Tell whoever waits for a rank that it has ended, for as long as this process lives: for a thread of its own.
+    """Tell the ranks that wait for one that has ended, for as long as this process lives: for a thread of its own.
 
     Rank 0, where the others connect, is told; if it has ended itself, the others are, in its place.
 

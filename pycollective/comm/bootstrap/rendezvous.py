@@ -43,7 +43,7 @@ class Hello:
 
     Attributes:
         version: of the rendezvous.
-        ended: why it will not come; another process says so. Empty: it has come.
+        ended: why it will not come, as another process reports. Empty: it has come.
     """
 
     version: int

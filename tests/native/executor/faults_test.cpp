@@ -113,7 +113,8 @@ PC_TEST(faults_departed_peer_is_noticed_at_once) {
 }
 
 // Advances each rank's call in turn, on this thread, until those of `awaited` have completed.
-void advance(Ranks& ranks, std::vector<Operation>& calls, std::vector<bool>& done, const std::vector<int32_t>& awaited) {
+void advance(Ranks& ranks, std::vector<Operation>& calls, std::vector<bool>& done,
+             const std::vector<int32_t>& awaited) {
   const auto completed = [&](int32_t r) { return done[static_cast<size_t>(r)]; };
   for (int turn = 0; turn < 100'000 && !std::all_of(awaited.begin(), awaited.end(), completed); ++turn) {
     const auto r = static_cast<size_t>(turn) % calls.size();
@@ -140,7 +141,8 @@ PC_TEST(faults_leave_the_calls_before_them) {
           Operation next = rank->prepare(plain(c, 1));
           next.timeout = std::chrono::seconds(-1);
           try {
-            while (rank->team.advance(next) != Status::done) {}  // a call that waits for nothing
+            while (rank->team.advance(next) != Status::done) {
+            }  // a call that waits for nothing
           } catch (const CommunicatorFault&) {
           }
         }

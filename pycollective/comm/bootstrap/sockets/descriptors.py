@@ -8,7 +8,6 @@ import resource
 
 from pycollective.errors import BootstrapError
 
-
 _ENOUGH = 1 << 16
 """Programs that a rank starts inherit the limit, and some close every descriptor below it: it is not made larger."""
 
