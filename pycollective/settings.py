@@ -160,8 +160,9 @@ _ROWS = (  # name, kind, default, meaning, reader (or setter), field of the core
     Setting("HOROVOD_STALL_CHECK_TIME_SECONDS", "seconds", 60.0,
             "time until a stall is reported", _ENGINE, older="HOROVOD_STALL_CHECK_TIME"),
     Setting("HOROVOD_STALL_CHECK_DISABLE", "flag", False, "1: never report stalls", _ENGINE),
-    Setting("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "seconds", 0.0,
-            "time until a stall ends the job; 0: never", _ENGINE, older="HOROVOD_STALL_SHUTDOWN_TIME"),
+    Setting("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "seconds", 300.0,
+            "time until a stall ends the job; by default PYCOLLECTIVE_TIMEOUT; 0: never", _ENGINE,
+            older="HOROVOD_STALL_SHUTDOWN_TIME"),
     Setting("HOROVOD_TIMELINE", "file", "", "output file of the timeline; DYNAMIC: started at run time", _ENGINE),
     Setting("HOROVOD_TIMELINE_MARK_CYCLES", "flag", False, "1: mark every batch in the timeline", _ENGINE),
     Setting("HOROVOD_AUTOTUNE", "flag", False, "1: tune threshold, cycle time and topologies by measurement", _ENGINE),
@@ -196,6 +197,11 @@ def read(name: str, env: Mapping[str, str] | None = None) -> Any:
     row = TABLE[name]
     set_by, text = row.find(os.environ if env is None else env)
     return row.parse(text, set_by) if set_by else row.default
+
+
+def is_set(name: str, env: Mapping[str, str] | None = None) -> bool:
+    """Whether the environment, `os.environ` by default, has a value for the setting."""
+    return bool(TABLE[name].find(os.environ if env is None else env)[0])
 
 
 def unknown(env: Mapping[str, str]) -> dict[str, str]:

@@ -56,7 +56,10 @@ void Engine::watch_stalls() {
   if (stall_.shutdown_seconds > 0) {
     const auto stalls = board_->stalls(stall_.shutdown_seconds, true, now + kPatience);
     if (!stalls.empty())
-      team_->poison({Fault::timeout, stalls[0].missing[0], "operations waited too long:\n" + list(stalls)});
+      team_->poison({Fault::timeout, stalls[0].missing[0],
+                     "operations waited for more than " + number_text(stall_.shutdown_seconds) +
+                         " s (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS, by default PYCOLLECTIVE_TIMEOUT):\n" +
+                         list(stalls)});
   }
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -89,6 +90,14 @@ class HostBackend(Backend, Protocol):
 
         Raises:
             MismatchError: the ranks called different operations.
+        """
+        ...
+
+    def limited(self, seconds: float | None) -> AbstractContextManager[None]:
+        """Let the exchanges of this thread, and what consists of them, take at most so many seconds together.
+
+        Args:
+            seconds: None: each as long as a call.
         """
         ...
 

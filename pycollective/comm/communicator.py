@@ -153,7 +153,14 @@ class Communicator(Nonblocking):
 
     # -- windows and other communicators -------------------------------------------------------------------------------
 
-    def empty(self, shape: int | Sequence[int], dtype: Any = np.float64, *, device: str | int | None = None) -> Any:
+    def empty(
+        self,
+        shape: int | Sequence[int],
+        dtype: Any = np.float64,
+        *,
+        device: str | int | None = None,
+        timeout: float | None = None,
+    ) -> Any:
         """Collective: an uninitialised NumPy array in memory that all ranks of a host share: no copies in collectives.
 
         With `device="cuda"` (or "cuda:1", or a device number), a `DeviceArray` in GPU memory mapped by all ranks:
@@ -167,23 +174,26 @@ class Communicator(Nonblocking):
             shape: a number of elements, or the extents; the same on all ranks.
             dtype: element type, including "bfloat16", "float8_e4m3fn" and torch's; the same on all ranks.
             device: None for CPU memory; a GPU for its memory.
+            timeout: as for split.
 
         Returns:
             a numpy.ndarray, or a `DeviceArray`.
 
         Raises:
             MismatchError: shapes or dtypes differ between ranks.
+            TimeoutError: names the ranks that have not called.
             CommunicatorError: no memory can be shared.
             TypeError, ValueError: not a shape, or an element type that no collective takes.
         """
         is_number = hasattr(shape, "__index__") and not getattr(shape, "ndim", 0)
         extents = (checks.integer(shape, "shape", 0),) if is_number else tuple(checks.integers(shape, "shape", 0))
         dtype = arrays.numpy_dtype(dtype)
-        if device is None:
-            return self.backend.empty(extents, dtype)
-        from pycollective.comm.cuda.runtime import device_number
+        with self.backend.limited(_seconds(timeout)):
+            if device is None:
+                return self.backend.empty(extents, dtype)
+            from pycollective.comm.cuda.runtime import device_number
 
-        return self.gpu_side(device_number(device)).empty(extents, dtype)
+            return self.gpu_side(device_number(device)).empty(extents, dtype)
 
     def check(self) -> None:
         """Raise the error, if any, of calls on GPU arrays that are in progress or have completed.
@@ -193,42 +203,50 @@ class Communicator(Nonblocking):
         if self.gpu is not None:
             self.gpu.check()
 
-    def split(self, color: int | None, key: int = 0, *, name: str | None = None) -> Communicator | None:
+    def split(
+        self, color: int | None, key: int = 0, *, name: str | None = None, timeout: float | None = None
+    ) -> Communicator | None:
         """Collective: a communicator of the ranks with the same color, ordered by (key, rank).
 
         Args:
             color: any integer; None joins no new communicator and gets None.
             key: order within the color.
             name: of the new communicator, for error messages.
+            timeout: seconds for all of it; by default each of its waits takes as long as a call or a connection may.
 
         Returns:
             a communicator, or None.
 
         Raises:
             TypeError, ValueError: color or key is not a 64-bit integer.
+            TimeoutError, BootstrapError: names the ranks that have not called, or cannot be reached on their hosts.
             CommunicatorError: no memory can be shared.
         """
-        return self._split(color, key, name, "split")
+        return self._split(color, key, name, "split", timeout)
 
-    def dup(self) -> Communicator:
+    def dup(self, *, timeout: float | None = None) -> Communicator:
         """Collective: a communicator of the same ranks, whose calls do not mix with this one's.
+
+        Args:
+            timeout: as for split.
 
         Returns:
             a communicator.
 
         Raises:
-            CommunicatorError: no memory can be shared.
+            TimeoutError, BootstrapError, CommunicatorError: as by split.
         """
         self.backend.team.require_turn()
-        made = self._split(0, self.rank, f"{self.name}/dup{next(self._made)}", "dup")
+        made = self._split(0, self.rank, f"{self.name}/dup{next(self._made)}", "dup", timeout)
         assert made is not None
         return made
 
-    def group(self, ranks: Sequence[int]) -> Communicator | None:
+    def group(self, ranks: Sequence[int], *, timeout: float | None = None) -> Communicator | None:
         """Collective over all ranks: a communicator of `ranks`, in that order; None on the others.
 
         Args:
             ranks: of this communicator, each once; the same list on all ranks.
+            timeout: as for split.
 
         Returns:
             a communicator, or None.
@@ -236,28 +254,31 @@ class Communicator(Nonblocking):
         Raises:
             ValueError: a rank that is out of range or named twice.
             MismatchError: the ranks give different lists.
+            TimeoutError, BootstrapError, CommunicatorError: as by split.
         """
         members = checks.integers(ranks, "ranks")
         if len(set(members)) != len(members) or not all(0 <= rank < self.size for rank in members):
             raise ValueError(f"ranks {members} are not different ranks of a communicator of {self.size}")
         place = members.index(self.rank) if self.rank in members else None
-        return self._split(None if place is None else 0, place or 0, None, f"group({members})")
+        return self._split(None if place is None else 0, place or 0, None, f"group({members})", timeout)
 
-    def _split(self, color: int | None, key: int, name: str | None, operation: str) -> Communicator | None:
+    def _split(
+        self, color: int | None, key: int, name: str | None, operation: str, timeout: float | None
+    ) -> Communicator | None:
         """`operation`: the calling method, with the arguments that must be the same on all ranks."""
         mine = None if color is None else checks.integer(color, "color", *_INT64)
         key = checks.integer(key, "key", *_INT64)
         if name is not None:
             checks.text(name, "name")
+        seconds = _seconds(timeout)
         self.backend.team.require_turn()
         number = next(self._made)
-        sent = self.backend.exchange(_COLOR.pack(mine is not None, mine or 0, key), operation)
-        gathered = [(rank, *_COLOR.unpack(data)) for rank, data in enumerate(sent)]
-        chosen = [
-            (theirs, rank) for rank, joins, other, theirs in gathered if mine is not None and joins and other == mine
-        ]
-        members = [rank for _, rank in sorted(chosen)]
-        made = self.backend.split(members, name or f"{self.name}/split{number}:{color}")
+        with self.backend.limited(seconds):
+            sent = self.backend.exchange(_COLOR.pack(mine is not None, mine or 0, key), operation)
+            gathered = [(rank, *_COLOR.unpack(data)) for rank, data in enumerate(sent)]
+            # Of a rank without a color: none.
+            members = [rank for _, rank in sorted((its, r) for r, joins, c, its in gathered if joins and c == mine)]
+            made = self.backend.split(members, name or f"{self.name}/split{number}:{color}")
         return None if made is None else Communicator(made)
 
     def shrink(self, timeout: float = 10.0) -> Communicator:
@@ -312,6 +333,10 @@ def depart_all() -> None:
     """At exit: finish pending work, and notify the peers that this rank ends normally."""
     for communicator in list(_live):
         communicator.free()
+
+
+def _seconds(timeout: Any) -> float | None:
+    return None if timeout is None else checks.seconds(timeout, "timeout")
 
 
 def _enter_at_once(name: str) -> None:

@@ -314,6 +314,10 @@ def _set_options(request: CallRequest, options: Options | Moving) -> None:
     name = get("name")
     if name is not None:
         request.name = checks.text(name, "name")
+    match = get("match")
+    if match is not None:
+        what = f"match={match if type(match) is str else checks.integer(match, 'match')!r}"
+        request.note = f"{request.note}, {what}" if request.note else what
     limit = get("max_channels")
     if limit is not None:
         request.max_channels = checks.integer(limit, "max_channels")

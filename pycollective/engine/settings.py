@@ -59,4 +59,6 @@ class Settings:
         for row in fields(cls):
             value, unit = settings.read(row.metadata["variable"], env), row.metadata["unit"]
             values[row.name] = value * unit if unit != 1 else value
+        if not settings.is_set("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", env):  # no wait is endless
+            values["stall_shutdown_time"] = settings.read("PYCOLLECTIVE_TIMEOUT", env)
         return cls(**values)

@@ -51,7 +51,9 @@ class Stalls:
     def overdue(self, agreement: _core.Agreement) -> TimeoutError | None:
         """The error that ends the job, if an operation has waited too long."""
         text = agreement.report(self._shutdown_seconds) if self._shutdown_seconds else ""
-        return TimeoutError("operations waited too long:\n" + text) if text else None
+        limit = "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS, by default PYCOLLECTIVE_TIMEOUT"
+        waited = f"operations waited for more than {self._shutdown_seconds:g} s ({limit}):\n"
+        return TimeoutError(waited + text) if text else None
 
     def _report(self, text: str) -> None:
         sys.stderr.write(f"{self._me}: {text}")

@@ -100,6 +100,35 @@ def test_split_in_processes() -> None:
     run(3, split_in_every_way)
 
 
+MAKING = {
+    "split": lambda comm, seconds: comm.split(0, timeout=seconds),
+    "dup": lambda comm, seconds: comm.dup(timeout=seconds),
+    "group": lambda comm, seconds: comm.group([0, 1], timeout=seconds),
+    "empty": lambda comm, seconds: comm.empty(3, timeout=seconds),
+}
+
+
+@pytest.mark.parametrize("hosts", [(0, 0, 0), (0, 0, 1)], ids=str)
+@pytest.mark.parametrize("kind", MAKING)
+def test_making_one_takes_as_long_as_is_given(kind: str, hosts: tuple[int, ...]) -> None:
+    late = threading.Event()
+
+    def body(comm: Communicator) -> None:
+        assert MAKING[kind](comm, 60) is not None or kind == "group"
+        if comm.rank == 2:
+            assert late.wait(60)
+            return
+        try:
+            with pytest.raises(pycollective.TimeoutError, match=r"within 0\.\d+ s (by|from) rank 2"):
+                MAKING[kind](comm, 0.3)
+        finally:
+            late.set()
+        with pytest.raises(ValueError, match="timeout must be a number"):
+            MAKING[kind](comm, -1)
+
+    local_world(3, hosts=hosts).run(body)
+
+
 def test_calls_of_different_communicators_do_not_mix() -> None:
     def body(comm: Communicator) -> None:
         twin = comm.dup()

@@ -151,13 +151,15 @@ def test_settings_without_end() -> None:
     assert on_engines(2, body, settings=endless) == [2.0, 2.0]
 
 
-def test_defaults_are_horovods() -> None:
+def test_defaults_are_horovods_but_for_the_deadline() -> None:
     made = Settings.read({})
     assert made.fusion_threshold == 128 << 20
     assert made.cycle_time == 1e-3
     assert made.cache_capacity == 1024
     assert made.stall_check_time == 60
-    assert made.stall_shutdown_time == 0
+    assert made.stall_shutdown_time == 300
+    assert Settings.read({"PYCOLLECTIVE_TIMEOUT": "7"}).stall_shutdown_time == 7
+    assert Settings.read({"PYCOLLECTIVE_TIMEOUT": "7", "HOROVOD_STALL_SHUTDOWN_TIME": "0"}).stall_shutdown_time == 0
 
 
 @pytest.mark.parametrize("hosts", [(0, 0, 1, 1), (0, 1, 2, 0)])

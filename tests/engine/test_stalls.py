@@ -57,9 +57,10 @@ def test_it_can_be_turned_off() -> None:
     assert "grad" not in done.stderr
 
 
-def test_a_stall_can_end_the_job() -> None:
+@pytest.mark.parametrize("variable", ["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "PYCOLLECTIVE_TIMEOUT"])
+def test_a_stall_ends_the_job_at_the_deadline(variable: str) -> None:
     """An error on the waiting ranks that names the missing ones; and on the late rank, once it comes."""
-    env = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "0.2", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "0.8"}
+    env = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "0.2", variable: "0.8"}
     done = launch(3, WAITING, 2.5, env=IMPORTABLE | env)
     for rank in (0, 1):
         assert "Error" in done[rank], done.report()

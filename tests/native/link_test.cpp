@@ -204,8 +204,8 @@ PC_TEST(link_control_links_of_two_threads) {
   };
   std::thread first([&] { beat(here); }), second([&] { beat(there); });
   for (int i = 0; i < 200; ++i) PC_CHECK(!here.receive() && !here.lost(1) && !here.departed(1), "nothing happened", i);
-  there.send_abort({Fault::timeout, 1, "text"});
-  std::optional<ControlLinks::Abort> abort;
+  there.send_abort({Fault::timeout, 1, "text", 3, 7});
+  std::optional<Abort> abort;
   for (int i = 0; i < 1'000'000 && !abort; ++i) {
     static_cast<void>(there.receive());  // continues to send, if the heartbeats have filled the socket
     abort = here.receive();
@@ -213,6 +213,7 @@ PC_TEST(link_control_links_of_two_threads) {
   first.join();
   second.join();
   PC_CHECK(abort && abort->fault == Fault::timeout && abort->culprit == 1 && abort->text == "text", "the record");
+  PC_CHECK(abort && abort->channel == 3 && abort->call == 7, "the call that is given up");
 }
 
 }  // namespace

@@ -49,7 +49,12 @@ void Team::report_timeout(const Operation& op, int32_t peer) {
   const std::string who = label_of_member(culprit);
   std::string text = op.describe() + ", " + label_of_call(op.sequence) + ": ";
   const bool waits = first >= 0 && culprit != members_[first];
-  if (first < 0) text += who + " entered it but made no progress within " + seconds + " s, as seen by " + label(rank_);
+  const auto place = std::find(members_.begin(), members_.end(), culprit) - members_.begin();
+  const bool unheard = place < size_ && remote(static_cast<int32_t>(place)) != nullptr &&
+                       control_.block(static_cast<int32_t>(place)).counter.load() < op.span.base;
+  if (first < 0 && unheard) text += "no message within " + seconds + " s from " + who;
+  else if (first < 0)
+    text += who + " entered it but made no progress within " + seconds + " s, as seen by " + label(rank_);
   else if (waits && remote(first) != nullptr) text += "no message within " + seconds + " s from " + missing;
   else text += "not entered within " + seconds + " s by " + missing;
   if (waits && control_.block(first).counter.load() < op.span.base) text += "; " + label(first) + " waits for " + who;

@@ -31,9 +31,12 @@ class Moving(Calling, total=False):
     Attributes:
         topology: a name ("ring"), "name(parameter=value)", a topology class or instance; default `direct`, which
             reduces in rank order 0..n-1 for every size, so that results are bitwise reproducible.
+        match: a text or an integer that the ranks compare: it distinguishes otherwise equal calls, as of several
+            threads. Each value has plans of its own: use few.
     """
 
     topology: Any
+    match: str | int | None
 
 
 class Options(Moving, total=False):
@@ -56,6 +59,7 @@ DEFAULTS: dict[str, Any] = {
     "postscale": None,
     "timeout": None,
     "name": None,
+    "match": None,
     "stream": None,
     "max_channels": None,
 }
@@ -66,4 +70,4 @@ ALLOWED = frozenset(DEFAULTS)
 
 def waiting(options: Mapping[str, Any]) -> Moving:
     """The options of a call that also apply to the preceding exchange of its counts."""
-    return Moving(timeout=options.get("timeout"), name=options.get("name"))
+    return Moving(timeout=options.get("timeout"), name=options.get("name"), match=options.get("match"))

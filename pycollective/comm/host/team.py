@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,6 +51,7 @@ class HostTeam:
         self.outgoing: dict[int, _core.Team] = {}
         self.incoming: dict[int, _core.Team] = {}
         self._windows = itertools.count()
+        self._limit = threading.local()
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -90,7 +94,19 @@ class HostTeam:
         return cut(joined, counts)
 
     def _allgather(self, x: Any, out: Any, counts: tuple[int, ...], note: str) -> None:
-        self.team.call(_JOINING, x, out, "sum", None, -1, counts, None, None, False, note)
+        self.team.call(_JOINING, x, out, "sum", None, -1, counts, None, self._seconds_left(), False, note)
+
+    @contextlib.contextmanager
+    def limited(self, seconds: float | None) -> Iterator[None]:
+        self._limit.deadline = None if seconds is None else time.monotonic() + seconds
+        try:
+            yield
+        finally:
+            self._limit.deadline = None
+
+    def _seconds_left(self) -> float | None:
+        deadline: float | None = getattr(self._limit, "deadline", None)
+        return None if deadline is None else max(0.0, round(deadline - time.monotonic(), 3))
 
     # -- windows -------------------------------------------------------------------------------------------------------
 

@@ -91,7 +91,8 @@ class HostsTeam(HostTeam):
         part = self.group.part(members, name) if members else None
         network = self._own_network()
         try:
-            return connect(self.exchange, self.group.rank, members, part, network, check=self._require_all)
+            seconds = self._seconds_left()
+            return connect(self.exchange, self.group.rank, members, part, network, seconds, self._require_all)
         except BootstrapError as error:  # of this rank alone: the others would wait for it
             self.fail(error)
             raise

@@ -186,6 +186,26 @@ def test_each_field(field: str, swapped: bool) -> None:
             assert word in text, text
 
 
+@pytest.mark.parametrize("hosts", [(0, 0), (0, 1)], ids=str)
+@pytest.mark.parametrize("call", ["allreduce", "iallreduce", "allgatherv", "barrier"])
+def test_calls_that_are_to_match_are_compared(call: str, hosts: tuple[int, ...]) -> None:
+    def body(comm: Communicator) -> None:
+        def once(match: Any) -> Any:
+            given = () if call == "barrier" else (np.ones(3) + comm.rank,)
+            made = getattr(comm, call)(*given, match=match)
+            return made.wait(20) if call.startswith("i") else made
+
+        for match in ("left", "right", 7, "left", None):
+            once(match)
+        with pytest.raises(TypeError, match="match"):
+            once(1.5)
+        with pytest.raises(MismatchError, match=r"match='(left|right)'.*match='(left|right)'"):
+            once("left" if comm.rank else "right")
+            comm.barrier()
+
+    local_world(2, hosts=hosts).run(body)
+
+
 def test_counts_of_the_same_sum() -> None:
     errors = messages(
         [lambda comm: comm.allgatherv(LITTLE, [8, 8, 8])] * 2 + [lambda comm: comm.allgatherv(LITTLE, [7, 9, 8])]
