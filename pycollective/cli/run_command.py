@@ -119,7 +119,7 @@ def _run_elastic(command: list[str], ranks: int | None, options: ElasticOptions,
         names=remote.names,
         tag=tag,
     )
-    with signals.handled_by(driver.stop):
+    with signals.handled_by(driver.stop, driver.pass_on):
         code = driver.run()
     if driver.failure:
         job.log(driver.failure)

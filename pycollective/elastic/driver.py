@@ -99,6 +99,11 @@ class Driver:
         """End the job: its workers get this signal, on a second call SIGKILL. From any thread or signal handler."""
         self._signals.append(number)
 
+    def pass_on(self, number: int) -> None:
+        """Send a signal to all workers, which goes on with the job."""
+        for worker in [*self._crew.alive.values()]:
+            worker.handle.signal(number)
+
     def members(self) -> list[Worker]:
         """The workers of the last generation, by rank."""
         return self._generations.members

@@ -278,6 +278,60 @@ while True: time.sleep(0.01)
     assert not any(alive(pid) for pid in pids)
 
 
+@pytest.mark.parametrize("hosts", [False, True])
+def test_other_signals_are_passed_on_and_the_job_continues(hosts: bool, tmp_path: Path) -> None:
+    numbers = [signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGWINCH, signal.SIGALRM, signal.SIGRTMIN + 3]
+    code = f"""
+got = []
+for number in {[int(number) for number in numbers]}:
+    signal.signal(number, lambda n, frame: got.append(n))
+open({str(tmp_path)!r} + '/pid' + str(rank), 'w').write(str(os.getpid()) + '\\n')
+while len(got) < {len(numbers)}: time.sleep(0.01)
+os.write(1, (' '.join(map(str, got)) + '\\n').encode())
+"""
+    (tmp_path.parent / "rsh").write_text('shift\nexec sh -c "$*"\n')
+    where = ["-H", "a:1,b:1", "--rsh", "sh ./rsh"] if hosts else ["-np", "2"]
+    process = subprocess.Popen([*RUN, *where, *python(code)], stdout=subprocess.PIPE, text=True)
+    pids_in(tmp_path, 2)
+    for number in numbers:
+        process.send_signal(number)
+        time.sleep(0.05)  # a signal that is pending twice may arrive once; different ones in any order
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert [sorted(line.split()) for line in out.splitlines()] == [sorted(str(int(n)) for n in numbers)] * 2
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_stop_at_the_terminal_stops_the_ranks_too(tmp_path: Path) -> None:
+    code = f"""
+open({str(tmp_path)!r} + '/pid' + str(rank), 'w').write(str(os.getpid()) + '\\n')
+while not os.path.exists({str(tmp_path)!r} + '/end'): time.sleep(0.01)
+"""
+    process = subprocess.Popen([*RUN, "-np", "2", *python(code)])
+    pids = [process.pid, *pids_in(tmp_path, 2)]
+    process.send_signal(signal.SIGTSTP)
+    until(lambda: [state(pid) for pid in pids] == ["T"] * 3)
+    process.send_signal(signal.SIGCONT)
+    until(lambda: "T" not in [state(pid) for pid in pids])
+    (tmp_path / "end").touch()
+    assert process.wait(20) == 0
+
+
+def test_an_ignored_hangup_remains_ignored(tmp_path: Path) -> None:
+    code = f"""
+open({str(tmp_path)!r} + '/pid' + str(rank), 'w').write(str(os.getpid()) + '\\n')
+while not os.path.exists({str(tmp_path)!r} + '/end'): time.sleep(0.01)
+"""
+    process = subprocess.Popen(["nohup", *RUN, "-np", "1", *python(code)], stderr=subprocess.DEVNULL)
+    pids_in(tmp_path, 1)
+    process.send_signal(signal.SIGHUP)
+    (tmp_path / "end").touch()
+    assert process.wait(20) == 0
+
+
 def test_a_second_signal_kills(tmp_path: Path) -> None:
     code = f"""
 signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -20,7 +20,7 @@ from pycollective.cli.launch.order import Order
 
 READY = b"pycollective-agent "
 """Begins the line about the host: shells may have written other lines before."""
-DONE = b"pycollective-agent-done"
+DONE = b"pycollective-agent-done\n"
 """The last line, after the ranks' output, which may have ended without a newline."""
 _MOST_BYTES = 16 << 20
 
@@ -61,7 +61,7 @@ def _run(order: Order) -> int:
         if not numbers:
             job.end_at_once()
         for number in numbers.split():
-            job.request_end(int(number))
+            job.take_signal(int(number))
 
     job.obey = obey
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -71,7 +71,7 @@ def _run(order: Order) -> int:
         finally:
             job.kill_all()
     if code == 0 and order.count < order.size:
-        os.write(1, DONE + b"\n")
+        os.write(1, DONE)
         while os.read(0, 4096):
             pass
     return code

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from pycollective import settings
-from pycollective.cli.launch.job import Pipe, log
+from pycollective.cli.launch.job import log
 from pycollective.cli.launch.order import Order
+from pycollective.cli.launch.output import Pipe, Screen
 from pycollective.cli.launch.remote_agent import START_SECONDS, RemoteAgent, forwarded_variables
+from pycollective.cli.launch.signals import ENDING
 from pycollective.comm.bootstrap.launchers import ELASTIC_DRIVER
 from pycollective.comm.bootstrap.sockets.interfaces import addresses_of, describe_host
 from pycollective.comm.bootstrap.token import parse_token
@@ -94,11 +96,12 @@ class _AgentWorkers:
     def __init__(self, order: Order, shell: Sequence[str], interface: str) -> None:
         self._order, self._shell, self._interface = order, shell, interface
         self._about = describe_host() | {"host": "of the launcher"}
+        self._screen = Screen()
 
     def start(self, host: str, slot: int, environment: Mapping[str, str]) -> _AgentHandle:
         """See Workers.start."""
         order = replace(self._order, host=host, worker=f"{host}:{slot}", variables=dict(environment))
-        return _AgentHandle(RemoteAgent(self._shell, host), order, self._driver_for)
+        return _AgentHandle(RemoteAgent(self._shell, host), order, self._driver_for, self._screen)
 
     def _driver_for(self, about: Mapping[str, Any]) -> str:
         """Where the driver listens for workers of a host that is so described.
@@ -119,8 +122,10 @@ class _AgentHandle:
         driver_for: where the driver listens for workers of a described host.
     """
 
-    def __init__(self, agent: RemoteAgent, order: Order, driver_for: Callable[[Mapping[str, Any]], str]) -> None:
-        self._agent, self._order, self._driver_for = agent, order, driver_for
+    def __init__(
+        self, agent: RemoteAgent, order: Order, driver_for: Callable[[Mapping[str, Any]], str], screen: Screen
+    ) -> None:
+        self._agent, self._order, self._driver_for, self._screen = agent, order, driver_for, screen
         self._output: Pipe | None = None
         """Set when the agent has reported and got its order."""
         self._deadline = time.monotonic() + START_SECONDS
@@ -136,7 +141,8 @@ class _AgentHandle:
                 if self._output is None or not self._output.pump():
                     break
         except BlockingIOError:
-            pass
+            if self._output is not None:
+                self._output.settle(time.monotonic())
         except BootstrapError as error:
             log(f"host {self._order.host}: {error}")
             self._kill()
@@ -155,10 +161,10 @@ class _AgentHandle:
         if number == signal.SIGKILL:
             self._deadline = min(self._deadline, time.monotonic() + _KILL_SECONDS)
             self._agent.abandon()
-        elif self._output is None:
-            self._kill()
-        else:
+        elif self._output is not None:
             self._agent.tell(b"%d\n" % number)
+        elif number in ENDING:
+            self._kill()
 
     def _hear(self) -> None:
         about = self._agent.hear()
@@ -167,7 +173,7 @@ class _AgentHandle:
         where = self._driver_for(about | {"host": self._order.host})
         variables = self._order.variables | {ELASTIC_DRIVER: where}
         self._agent.tell(replace(self._order, variables=variables).encode())
-        self._output, self._deadline = self._agent.pipe(), float("inf")
+        self._output, self._deadline = self._agent.pipe(self._screen), float("inf")
 
     def _kill(self) -> None:
         self._agent.kill()

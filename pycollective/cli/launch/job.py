@@ -16,17 +16,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import IO, TextIO
+from typing import TextIO
 
-from pycollective.cli.launch.signals import handled_by
+from pycollective.cli.launch.output import Pipe, Screen, prefix_of
+from pycollective.cli.launch.signals import ENDING, handled_by
 
 KILL_AFTER = 5.0
 """Seconds between asking a rank to end and killing it."""
 _TOGETHER = 0.2  # seconds in which the ranks of a job that is over end
-_POLL = 0.05  # seconds between polls of the children if the kernel has no pidfd
+_POLL = 0.05  # seconds between polls of the children if the kernel has no pidfd, and while a line is not complete
 _LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _ENDED, _WAKE, _CONTROL = "ended", "wake", "control"  # what a descriptor of the selector means
-_COLOURS = (36, 33, 32, 35, 34, 31, 96, 93)
 
 
 def rank_environment(rank: int, local: int) -> dict[str, str]:
@@ -46,31 +46,6 @@ class Rank:
         """Signal the process group; it is no error if the group has exited."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
-
-
-@dataclass
-class Pipe:
-    """One tagged output stream of one rank."""
-
-    prefix: bytes
-    source: IO[bytes]
-    sink: IO[bytes]
-    rest: bytes = b""
-
-    def pump(self) -> bool:
-        """Copy the available complete lines; False at the end of the stream."""
-        data = os.read(self.source.fileno(), 65536)
-        lines = (self.rest + data).split(b"\n")
-        self.rest = lines.pop()
-        if not data and self.rest:
-            lines, self.rest = [*lines, self.rest], b""
-        self.write(lines)
-        return bool(data)
-
-    def write(self, lines: Sequence[bytes]) -> None:
-        if lines:
-            self.sink.write(b"".join(self.prefix + line + b"\n" for line in lines))
-            self.sink.flush()
 
 
 @dataclass
@@ -98,6 +73,7 @@ class Job:
     terminate_at: float | None = None
     kill_at: float | None = None
     pause: float = 1.0
+    screens: dict[tuple[int, int], Screen] = field(default_factory=dict)
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
     def start(self, words: list[str], env: dict[str, str], watch: int) -> int:
@@ -139,17 +115,29 @@ class Job:
         for source, sink in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
             if source is not None:
                 label = self.name or f"{rank:>{len(str(self.size - 1))}}"
-                pipe = Pipe(prefix_of(label, rank, _takes_colour(sink)), source, sink.buffer)
+                pipe = Pipe(prefix_of(label, rank, sink), source, sink.buffer, self._screen_of(sink))
                 self.selector.register(source, selectors.EVENT_READ, pipe)
         try:
             self.selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, _ENDED)
         except OSError:  # an old kernel, or a sandbox without the call
             self.pause = _POLL
 
+    def _screen_of(self, sink: TextIO) -> Screen:
+        """Standard output and error may be one terminal."""
+        try:
+            file = os.fstat(sink.fileno())
+        except (OSError, ValueError):  # not a file, as in a notebook
+            return Screen()
+        return self.screens.setdefault((file.st_dev, file.st_ino), Screen())
+
+    def _pipes(self) -> list[Pipe]:
+        return [key.data for key in self.selector.get_map().values() if isinstance(key.data, Pipe)]
+
     def _turn(self) -> None:
         """One iteration of the loop: move output, detect exited ranks, handle the two timers."""
         timers = [t - time.monotonic() for t in (self.terminate_at, self.kill_at) if t is not None]
-        self._events(max(0.0, min([*timers, self.pause])))
+        pause = _POLL if any(pipe.rest for pipe in self._pipes()) else self.pause
+        self._events(max(0.0, min([*timers, pause])))
         for rank in self.ranks:
             if rank.code is None and os.waitid(os.P_PID, rank.process.pid, _LOOK) is not None:
                 rank.signal(signal.SIGKILL)  # kills the rest of its group while its pid is still reserved
@@ -171,11 +159,12 @@ class Job:
                 self.obey(order)
             else:
                 os.read(key.fd, 4096)  # the signal handler has run; this was only the wake-up
+        now = time.monotonic()
+        for pipe in self._pipes():
+            pipe.settle(now)
 
     def _drain(self, deadline: float) -> None:
-        while time.monotonic() < deadline and any(
-            isinstance(key.data, Pipe) for key in self.selector.get_map().values()
-        ):
+        while time.monotonic() < deadline and self._pipes():
             self._events(deadline - time.monotonic())
 
     def _ended(self, rank: Rank, code: int) -> None:
@@ -222,6 +211,13 @@ class Job:
         self.terminate_at, self.kill_at = None, time.monotonic() + KILL_AFTER
         self._signal_all(signal.SIGKILL if again else number)
 
+    def take_signal(self, number: int) -> None:
+        """Act as the launcher does when it gets this signal; SIGTSTP stops the ranks."""
+        if number in ENDING:
+            self.request_end(number)
+        else:  # each rank leads its session: SIGTSTP would have no effect there
+            self._signal_all(signal.SIGSTOP if number == signal.SIGTSTP else number)
+
     def end_at_once(self) -> None:
         """Kill all ranks; `start` returns when they have ended."""
         self.terminate_at, self.kill_at = None, time.monotonic()
@@ -246,7 +242,7 @@ class Job:
         self.selector.register(reader, selectors.EVENT_READ, _WAKE)
 
         try:
-            with handled_by(self.request_end):
+            with handled_by(self.take_signal, self.take_signal):
                 wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
                 try:
                     yield
@@ -299,16 +295,6 @@ def guardian() -> Iterator[int]:
         os.write(writer, b"done\n")
         os.close(writer)
         os.waitpid(guardian, 0)
-
-
-def _takes_colour(sink: TextIO) -> bool:
-    """Whether it is a terminal on which colour is not disabled (https://no-color.org)."""
-    return sink.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def prefix_of(label: str, rank: int, colour: bool) -> bytes:
-    text = f"[{label}] "
-    return (f"\033[{_COLOURS[rank % len(_COLOURS)]}m{text}\033[0m" if colour else text).encode()
 
 
 def signal_name(number: int) -> str:

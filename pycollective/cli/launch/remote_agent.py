@@ -16,7 +16,7 @@ from typing import IO, Any, TextIO
 
 from pycollective import settings
 from pycollective.cli.launch.agent import DONE, READY
-from pycollective.cli.launch.job import Pipe
+from pycollective.cli.launch.output import Pipe, Screen
 from pycollective.errors import BootstrapError
 
 DEFAULT_SHELL = ("ssh", "-o", "BatchMode=yes")
@@ -73,10 +73,10 @@ class RemoteAgent:
                 return about
         return None
 
-    def pipe(self) -> OutputPipe:
+    def pipe(self, screen: Screen) -> OutputPipe:
         """What copies its ranks' output from now on; the agent has reported."""
         sink: Any = getattr(sys.stdout, "buffer", None) or _AsText(sys.stdout)
-        return OutputPipe(b"", self.output, sink, self._heard)
+        return OutputPipe(b"", self.output, sink, screen, self._heard)
 
     def poll(self) -> int | None:
         """The exit code, 128 + the signal for a remote shell that was ended by one; None: it runs."""
@@ -128,7 +128,7 @@ class OutputPipe(Pipe):
         if lines and lines[-1].endswith(DONE):
             self.done = True
             rest = lines[-1].removesuffix(DONE)
-            lines = [*lines[:-1], *([rest] if rest else [])]
+            lines = [*lines[:-1], *([rest + b"\n"] if rest else [])]
         super().write(lines)
 
 

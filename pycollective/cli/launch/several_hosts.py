@@ -21,8 +21,9 @@ from pycollective import settings
 from pycollective.cli.launch import signals
 from pycollective.cli.launch.host_variables import host_variables, new_token, refuse_differences
 from pycollective.cli.launch.hosts import Host
-from pycollective.cli.launch.job import KILL_AFTER, Pipe, log
+from pycollective.cli.launch.job import KILL_AFTER, log
 from pycollective.cli.launch.order import Order
+from pycollective.cli.launch.output import Screen
 from pycollective.cli.launch.remote_agent import START_SECONDS, RemoteAgent, forwarded_variables
 from pycollective.comm.bootstrap.sockets.interfaces import addresses_of
 from pycollective.errors import BootstrapError
@@ -38,6 +39,7 @@ class _Member:
     host: Host
     agent: RemoteAgent
     about: dict[str, Any] = field(default_factory=dict)
+    has_order: bool = False
     code: int | None = None
 
 
@@ -68,7 +70,7 @@ def run(
     for sentence in settings.unknown(given).values():
         log(f"warning: {sentence}")
     job = _Hosts(hosts, shell, given)
-    with signals.handled_by(job.request_end):
+    with signals.handled_by(job.request_end, job.pass_on):
         try:
             job.start_agents()
             job.send_orders(list(command), tag, grace, names)
@@ -130,11 +132,13 @@ class _Hosts:
             log(f"host {host.name}: ranks {host.first} to {host.first + host.count - 1}, address {address}")
             order = Order(host.name, words, forwarded, variables, size, host.first, host.count, tag, grace)
             member.agent.tell(order.encode())
+            member.has_order = True
 
     def wait(self, grace: float) -> int:
         """Copy output until all agents have ended; the first failure ends the others after `grace` seconds."""
         failed, terminate_at = 0, None
-        pipes = [member.agent.pipe() for member in self._members]
+        screen = Screen()
+        pipes = [member.agent.pipe(screen) for member in self._members]
         for pipe in pipes:
             self._selector.register(pipe.source, selectors.EVENT_READ, pipe)
         while any(member.code is None for member in self._members):
@@ -161,16 +165,22 @@ class _Hosts:
             time.sleep(0.02)
             return
         for key, _ in self._selector.select(0.05):
-            pipe: Pipe = key.data
-            if not pipe.pump():
+            if not key.data.pump():
                 self._selector.unregister(key.fileobj)
+        now = time.monotonic()
+        for key in self._selector.get_map().values():
+            key.data.settle(now)
 
     def request_end(self, number: int) -> None:
         """Send a signal to all ranks; those that are left are killed KILL_AFTER seconds later."""
         if self._stopping is None:
             self._stopping = time.monotonic() + KILL_AFTER + 1.0
+        self.pass_on(number)
+
+    def pass_on(self, number: int) -> None:
+        """Send a signal to all ranks."""
         for member in self._members:
-            if member.code is None:
+            if member.code is None and member.has_order:
                 member.agent.tell(b"%d\n" % number)
 
     def end(self) -> None:
