@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Collection, Iterable, Mapping
 from operator import index
 from typing import Any, NoReturn, TypeVar
 
 _T = TypeVar("_T")
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def shown(value: Any) -> str:
@@ -27,9 +29,9 @@ def shown(value: Any) -> str:
 
 
 def brief(value: Any) -> str:
-    """repr(value), of bounded length; never fails."""
+    """repr(value), of bounded length, without addresses; never fails."""
     try:
-        found = repr(value)
+        found = _ADDRESS.sub("", repr(value))
     except Exception:  # an integer with too many digits, or a repr that raises
         return f"<{type(value).__name__}>"
     return found if len(found) <= 80 else found[:77] + "..."

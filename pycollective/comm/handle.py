@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from collections.abc import Generator
+from typing import Any, Generic, TypeVar
 
 from pycollective.comm.backend import CallInProgress
 
 _Result = TypeVar("_Result")
+_LONGEST_PAUSE = 2e-3  # seconds between an awaiting task's looks
 
 
 class Handle(Generic[_Result]):
@@ -29,6 +31,19 @@ class Handle(Generic[_Result]):
             Exception: the error of the call.
         """
         self._work.wait(timeout)
+
+    def __await__(self) -> Generator[Any, None, _Result]:
+        """The same as `result` in a coroutine of asyncio, whose other tasks run meanwhile."""
+        return self._completed().__await__()
+
+    async def _completed(self) -> _Result:
+        import asyncio  # slow to load
+
+        pause = 0.0
+        while not self.test():
+            await asyncio.sleep(pause)
+            pause = min(2 * pause + 1e-5, _LONGEST_PAUSE)
+        return self.result()
 
     def test(self) -> bool:
         """Whether the call has completed or failed. Does not block.

@@ -109,7 +109,7 @@ def connect(found: detection.Bootstrap, world_ranks: Sequence[int] | None = None
     """
     global _prepared
     if not _prepared:
-        atexit.register(depart_all)
+        atexit.register(_end)
         os.register_at_fork(after_in_child=forget_all)
         _prepared = True
     if found.rank == 0:  # once per job
@@ -131,6 +131,14 @@ def connect(found: detection.Bootstrap, world_ranks: Sequence[int] | None = None
         raise
     assert backend is not None
     return Communicator(backend)
+
+
+def _end() -> None:
+    """At exit."""
+    depart_all()
+    if _bootstrap is not None:
+        _bootstrap.close()
+    places.release()
 
 
 def world() -> Communicator:

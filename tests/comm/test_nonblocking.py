@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import os
@@ -307,6 +308,44 @@ def masked(comm: Communicator, link: Connection | None) -> None:
 
 def test_threads_of_the_core_take_no_signals() -> None:
     run(2, masked)
+
+
+def test_handles_are_awaited_while_other_tasks_run() -> None:
+    ended = threading.Event()
+
+    def body(comm: Communicator) -> int:
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async def main() -> None:
+            other = asyncio.create_task(count())
+            if comm.rank == 0:
+                while turns < 100:  # the other rank waits meanwhile
+                    await asyncio.sleep(0)
+            total, gathered = await asyncio.gather(comm.iallreduce(np.ones(3)), comm.iallgather(np.ones(1)))
+            assert (total == 2).all() and gathered.tolist() == [1, 1]
+            assert (await comm.iallreduce(np.ones(100_000))).sum() == 200_000
+            if comm.rank == 1:
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(comm.ibroadcast(np.ones(3), 0, timeout=0.3), 0.05)
+                with pytest.raises(pycollective.TimeoutError, match=r"not entered within 0\.3 s by rank 0"):
+                    await comm.iallreduce(np.ones(3))
+            other.cancel()
+
+        try:
+            asyncio.run(main())
+        finally:
+            if comm.rank == 1:
+                ended.set()
+        assert ended.wait(60)
+        return turns
+
+    assert min(local_world(2).run(body)) > 10
 
 
 def test_several_threads_may_wait_for_one_handle() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from processes import IMPORTABLE
 
 import pycollective
-from launch import find_mpirun, launch
+from launch import CLI, find_mpirun, launch
 
 SCRIPT = """
     import numpy as np
@@ -43,6 +44,18 @@ SCRIPT = """
 def test_under_our_launcher(n: int) -> None:
     done = launch(n, SCRIPT, env=IMPORTABLE, check=True)
     assert list(done) == [f"fine {rank} {n}\n" for rank in range(n)]
+
+
+@pytest.mark.parametrize("hosts", ["", "a:1,b:1"])
+def test_nothing_is_left_open(hosts: str, tmp_path: Path) -> None:
+    """Also by a program that frees nothing: Python's development mode reports what is."""
+    (tmp_path / "rsh").write_text('export PYCOLLECTIVE_HOST=$1\nshift\nexec sh -c "$*"\n')
+    code = "import pycollective as pc; comm = pc.init(); made = comm.dup(); print(made.allreduce(1), end=' ')"
+    where = ["-H", hosts, "--rsh", "sh ./rsh"] if hosts else ["-np", "2"]
+    command = [*CLI, "run", *where, sys.executable, "-X", "dev", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert (done.returncode, done.stdout.split()) == (0, ["2", "2"]), done.stderr
+    assert "Warning" not in done.stderr
 
 
 @pytest.mark.mpi

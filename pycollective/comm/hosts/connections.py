@@ -9,7 +9,6 @@ import selectors
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from pycollective.comm.bootstrap.rendezvous import name_ranks
@@ -71,8 +70,6 @@ class Listener:
         self.address: tuple[str, int] = listener.getsockname()[:2]
         self.endpoint = Endpoint(host, *self.address)
         self._lobby: Lobby[_Caller] = Lobby(listener, functools.partial(_Caller, token))
-        # With the last communicator that uses it, not when garbage is collected: nothing here refers to this object.
-        weakref.finalize(self, self._lobby.close).atexit = False
 
     def fileno(self) -> int:
         """Readable if `serve` has something to do."""
@@ -96,8 +93,13 @@ class Listener:
                 del self._kept[peer]
         return found
 
+    def __del__(self) -> None:
+        """With the last communicator that uses it: nothing here refers to this object, which garbage would wait for."""
+        if hasattr(self, "_lobby"):
+            self.close()
+
     def close(self) -> None:
-        """Close the socket, and the connections that nobody has taken."""
+        """Close the socket, and the connections that nobody has taken; may be called twice."""
         with self._lock:
             for peer in self._kept:
                 peer.close()

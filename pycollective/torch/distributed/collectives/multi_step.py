@@ -14,6 +14,7 @@ from pycollective.comm.communicator import Communicator
 from pycollective.comm.request import CallRequest
 from pycollective.errors import MismatchError
 from pycollective.torch.distributed import tensors
+from pycollective.torch.distributed.collectives.operators import kind_of
 from pycollective.torch.distributed.cuda import cuda
 from pycollective.torch.distributed.execution import streams
 
@@ -96,7 +97,7 @@ def sparse_allreduce(x: Any, op: Any, timeout: float) -> Steps:
         TypeError: another operator.
     """
     if op != dist.ReduceOp.SUM and op != dist.ReduceOp.AVG:
-        raise TypeError(f"allreduce of sparse tensors supports SUM and AVG, not {op}")
+        raise TypeError(f"allreduce of sparse tensors supports SUM and AVG, not {kind_of(op).name}")
 
     def agree(comm: Communicator) -> Any:
         mine = x.detach().coalesce()

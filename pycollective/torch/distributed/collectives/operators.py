@@ -21,15 +21,20 @@ _NAMES = {
 _ON_COMPLEX = frozenset((_RED.SUM, _RED.AVG, _RED.PREMUL_SUM))
 
 
+def kind_of(op: Any) -> Any:
+    """The RedOpType of a ReduceOp, without its factor."""
+    return op.__getstate__()[0] if isinstance(op, dist.ReduceOp) else op
+
+
 def operator(op: Any, x: Any) -> tuple[str, tuple[float, float] | None]:
     """(core's name, (factor before, factor after) or None) of a ReduceOp for tensors like x.
 
     Raises:
         TypeError: the operator is not defined for complex numbers.
     """
-    kind = op.__getstate__()[0] if isinstance(op, dist.ReduceOp) else op
+    kind = kind_of(op)
     if x.is_complex() and kind not in _ON_COMPLEX:
-        raise TypeError(f"{kind} is not defined for {x.dtype}")
+        raise TypeError(f"{kind.name} is not defined for {x.dtype}")
     if kind == _RED.PREMUL_SUM:
         return "sum", (float(op.__getstate__()[1]), 1.0)
     return _NAMES[kind], None
