@@ -43,7 +43,12 @@ def _number(name: str) -> Callable[..., Any]:
     def call() -> int:
         return int(getattr(world(), name))
 
-    return _named(call, name, inspect.Signature(return_annotation=int), NUMBERS[name])
+    documentation = (
+        f"{NUMBERS[name]}\n\nUses the default communicator, created by `init`.\n\n"
+        "Returns:\n    a number that does not change until `shutdown`.\n\n"
+        "Raises:\n    CommunicatorError: `init` was not called."
+    )
+    return _named(call, name, inspect.Signature(return_annotation=int), documentation)
 
 
 def _named(call: Any, name: str, signature: inspect.Signature, documentation: str) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed.distributed_c10d as c10d
 
 from pycollective import _core
-from pycollective.errors import CommunicatorError
+from pycollective.errors import CommunicatorError, Error, TimeoutError
 from pycollective.torch.distributed import tensors
 from pycollective.torch.distributed.collectives.arguments import Together, one, options
 from pycollective.torch.distributed.collectives.data_movement import Moving
@@ -19,6 +19,7 @@ from pycollective.torch.distributed.collectives.reductions import Reductions
 from pycollective.torch.distributed.cuda import cuda
 from pycollective.torch.distributed.execution.streams import StreamWork, put_on_device
 from pycollective.torch.distributed.execution.work import CompletedWork, PendingWorks, PlainWork, Work
+from pycollective.torch.distributed.health import Health
 
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
@@ -121,7 +122,20 @@ class ProcessGroup(Reductions, Moving):
         opts = c10d.BarrierOptions()
         if timeout is not None:
             opts.timeout = _duration(timeout)
-        self.barrier(opts).wait()
+        try:
+            self.barrier(opts).wait()
+        except TimeoutError as error:
+            # In Gloo's words, for callers that look for them.
+            error.args = (f"Rank {self.rank()} timed out in monitoredBarrier: {error}",)
+            raise
+
+    def errored(self) -> Exception | None:
+        """The error that has ended the group; None: it works, as far as this rank has heard. torchft asks for it."""
+        try:
+            Health(self.comm).check()
+        except Error as error:
+            return error
+        return None
 
     # -- messages ------------------------------------------------------------
 

@@ -170,14 +170,17 @@ def _barriers(world: World) -> None:
         dist.monitored_barrier(timeout=timedelta(seconds=10))
     group = dist.new_group()
     if world.rank == 1:
-        # torch's own tests look for the word.
-        with pytest.raises(RuntimeError, match=r" timeout .*not entered within 0\.3 s by rank 0, rank 2"):
+        # torch's own tests look for these words.
+        late = r" timeout .*Rank 1 timed out in monitoredBarrier.*not entered within 0\.3 s by rank 0, rank 2"
+        with pytest.raises(RuntimeError, match=late):
             group.monitored_barrier(timedelta(seconds=0.3))
         world.ours.get_group_store().set("over", "yes")
     else:
         world.ours.get_group_store().wait(["over"])
         with pytest.raises(RuntimeError, match="rank"):
             group.monitored_barrier(timedelta(seconds=5))
+    assert world.ours.errored() is None
+    assert isinstance(group.errored(), pycollective.TimeoutError)
     dist.barrier()  # another group is still usable
     for wrong in (-1, timedelta(seconds=-1), float("nan"), "1"):
         with pytest.raises(ValueError, match="timeout must be a timedelta or a number of seconds"):
