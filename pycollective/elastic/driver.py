@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 from pycollective.comm.bootstrap import elastic_messages as messages
+from pycollective.comm.bootstrap.sockets.loopback import loopback
 from pycollective.comm.bootstrap.token import TOKEN_BYTES
 from pycollective.elastic.crew import KILL_AFTER, Crew
 from pycollective.elastic.discovery import Discovery, Watch
@@ -37,7 +38,7 @@ class Driver:
     Args:
         workers: starts the processes. discovery: the hosts.
         limits: of the number of workers, and others.
-        address: numeric address of this host at which workers reach the driver.
+        address: numeric address of this host at which workers reach the driver; empty: the loopback's.
         token: of the job, TOKEN_BYTES long; None: a new one.
         report: called with sentences about what happens, also from another thread.
         stored: returns a value that changes whenever a commit is stored in a file: when all workers have failed, the
@@ -51,13 +52,14 @@ class Driver:
         discovery: Discovery,
         limits: Limits,
         *,
-        address: str = "127.0.0.1",
+        address: str = "",
         token: bytes | None = None,
         report: Callable[[str], None] = print,
         stored: Callable[[], object] | None = None,
         task: Task | None = None,
     ) -> None:
         self._token = secrets.token_bytes(TOKEN_BYTES) if token is None else token
+        address = address or loopback()
         self._discovery, self._limits, self._address, self._report = discovery, limits, address, report
         self._task = task
         self._server = Server(self._token, lambda number: number in self._crew.alive)

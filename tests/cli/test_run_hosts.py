@@ -265,6 +265,10 @@ def test_bad_options(given: list[str], sentence: str) -> None:
 
 def test_hosts_and_slots(tmp_path: Path) -> None:
     assert parse_hosts("a:4,user@b,c:2") == [("a", 4), ("user@b", 1), ("c", 2)]
+    assert parse_hosts("[fd00::1]:4,[::1],[fe80::2%eth0]:08") == [("fd00::1", 4), ("::1", 1), ("fe80::2%eth0", 8)]
+    for wrong in ("fd00::1", "fd00::1:4", "[fd00::1", "[a]:4x", "a:", ":4", "a,,b", "[]:1"):
+        with pytest.raises(ValueError, match="is not of the form HOST:SLOTS"):
+            parse_hosts(wrong)
     file = tmp_path / "hosts"
     file.write_text("# ours\na slots=4\n\nb:2  # the slow one\nc\n")
     assert read_hostfile(file) == [("a", 4), ("b", 2), ("c", 1)]

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 from pycollective.cli import outputs
 from pycollective.cli.commands import refusing
 from pycollective.cli.doctor.findings import Finding, publish
-from pycollective.comm.bootstrap.sockets.interfaces import LOOPBACK
+from pycollective.comm.bootstrap.sockets.interfaces import interfaces as addresses_by_name
+from pycollective.comm.bootstrap.sockets.loopback import loopback
 from pycollective.comm.hosts import ucx
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ _PATIENCE = 3.0
 """Seconds for a connection, and for each answer."""
 _KEY = 16
 _CHUNK = 1 << 18
-_IOCTLS = (0x8915, 0x8921, 0x8913)
-"""SIOCGIFADDR, SIOCGIFMTU, SIOCGIFFLAGS: see netdevice(7)."""
+_IOCTLS = (0x8921, 0x8913)
+"""SIOCGIFMTU, SIOCGIFFLAGS: see netdevice(7)."""
 _RUNNING = 0x41
 """IFF_UP and IFF_RUNNING."""
 _CLOCK = struct.Struct("!q")
@@ -72,7 +73,7 @@ def report(json_file: Path | None) -> int:
 
 @dataclass(frozen=True)
 class Interface:
-    """A network interface of this host, with its IPv4 address."""
+    """An address of a network interface of this host."""
 
     name: str
     address: str
@@ -81,18 +82,20 @@ class Interface:
 
 
 def interfaces() -> list[Interface]:
-    """Those that have an IPv4 address, without the loopback."""
+    """Those of all, without the loopback."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        for _, name in socket.if_nameindex():
+        for name, addresses in addresses_by_name().items():
             request = struct.pack("256s", name.encode()[:15])
             try:
-                address, mtu, flags = (fcntl.ioctl(asking, code, request)[16:24] for code in _IOCTLS)
-            except OSError:  # it has no address
+                mtu, flags = (fcntl.ioctl(asking, code, request)[16:24] for code in _IOCTLS)
+            except OSError:  # it has just been removed
                 continue
             up = struct.unpack("H", flags[:2])[0] & _RUNNING == _RUNNING
-            found.append(Interface(name, socket.inet_ntoa(address[4:]), struct.unpack("i", mtu[:4])[0], up))
-    return [one for one in found if not one.address.startswith("127.")]
+            for each in addresses:
+                if not each.is_loopback:
+                    found.append(Interface(name, str(each.ip), struct.unpack("i", mtu[:4])[0], up))
+    return found
 
 
 def own_interfaces() -> Iterator[Finding]:
@@ -100,7 +103,7 @@ def own_interfaces() -> Iterator[Finding]:
     for one in interfaces():
         yield Finding("network", one.name, f"{one.address}, MTU {one.mtu}", one.up or None, "" if one.up else "is down")
     if not interfaces():
-        yield Finding("network", "interfaces", "none", None, "no IPv4 address but the loopback's")
+        yield Finding("network", "interfaces", "none", None, "no address but the loopback's")
 
 
 def links(used: str) -> Iterator[Finding]:
@@ -108,7 +111,7 @@ def links(used: str) -> Iterator[Finding]:
     if used:
         yield Finding("network", "link", used)
     try:
-        yield Finding("network", "UCX", ucx.describe(next((one.address for one in interfaces()), LOOPBACK)))
+        yield Finding("network", "UCX", ucx.describe(next((one.address for one in interfaces()), loopback())))
     except OSError as error:
         yield Finding("network", "UCX", "unavailable", None, str(error))
 

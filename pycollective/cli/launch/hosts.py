@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+_HOST = re.compile(
+    r"(?:(?P<name>[^-:\[\]][^:\[\]]*)|\[(?P<address>[0-9a-fA-F:.]+(?:%[^\]]+)?)\])(?::0*(?P<slots>[1-9][0-9]*))?"
+)
 
 
 @dataclass(frozen=True)
@@ -30,14 +35,18 @@ def listed_hosts(text: str | None, hostfile: Path | None) -> list[tuple[str, int
 
 
 def parse_hosts(text: str) -> list[tuple[str, int]]:
-    """Names and slots of `h1:4,h2:4`; without a number a host has one slot.
+    """Names and slots of `h1:4,[fd00::2]:4`, an IPv6 address in brackets; without a number a host has one slot.
 
     Raises:
         ValueError: not of this form.
     """
-    return [
-        _entry(word, *word.rpartition(":")[::2]) if ":" in word else _entry(word, word, "1") for word in text.split(",")
-    ]
+    found = []
+    for word in text.split(","):
+        match = _HOST.fullmatch(word)
+        if match is None:
+            raise ValueError(f"{word!r} is not of the form HOST:SLOTS, or [ADDRESS]:SLOTS for IPv6")
+        found.append((match["name"] or match["address"], int(match["slots"] or 1)))
+    return found
 
 
 def read_hostfile(path: Path) -> list[tuple[str, int]]:
@@ -75,9 +84,3 @@ def place_ranks(slots: Sequence[tuple[str, int]], size: int | None) -> list[Host
             hosts.append(Host(name, first, min(count, wanted - first)))
             first += hosts[-1].count
     return hosts
-
-
-def _entry(word: str, name: str, slots: str) -> tuple[str, int]:
-    if not name or name.startswith("-") or not slots.isdecimal() or int(slots) < 1:
-        raise ValueError(f"{word!r} is not of the form HOST:SLOTS")
-    return name, int(slots)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pycollective import settings
 from pycollective.cli.launch.job import Job, guardian, log
+from pycollective.comm.bootstrap.sockets.loopback import loopback
 from pycollective.comm.host.cores import in_binding_order, ranges, usable_cores
 
 _OTHERS = (
@@ -26,15 +27,18 @@ _OTHERS = (
 """Prefixes of the variables by which other launchers set the rank of a process; removed from our ranks' environment."""
 
 
-def job_environment(size: int, port: int, env: Mapping[str, str]) -> dict[str, str]:
+def job_environment(size: int, port: int, env: Mapping[str, str], address: str = "") -> dict[str, str]:
     """The environment common to all ranks: `env` without the variables of other launchers, and OMP_NUM_THREADS.
 
     Args:
-        port: where rank 0 may open the store of a torch.distributed job, as MASTER_PORT; 0: none.
+        port, address: where rank 0 may open the store of a torch.distributed job, as MASTER_PORT and MASTER_ADDR; 0:
+            nowhere.
     """
     kept = without_launchers(env)
     if port:
-        kept |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        kept |= {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
+        if ":" in address:  # Gloo would take 127.0.0.1
+            kept.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if size > 1:
         kept.setdefault("OMP_NUM_THREADS", "1")
     warned = [*filter(None, [env.get(settings.WARNED)]), *settings.unknown(env)]
@@ -56,13 +60,13 @@ def without_launchers(env: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def held_port(address: str = "127.0.0.1") -> Iterator[int]:
-    """A TCP port, by default of the loopback, that is reserved while the job runs.
+def held_port(address: str) -> Iterator[int]:
+    """A TCP port, "" of all interfaces, that is reserved while the job runs.
 
     The socket does not listen: with SO_REUSEADDR on both sides, which torch's TCPStore sets, rank 0 can. Yields 0 if
     there is no loopback: torch then reports what is missing.
     """
-    with socket.socket() as holder:
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with contextlib.suppress(OSError):
             holder.bind((address, 0))
@@ -97,8 +101,9 @@ def run(
     for sentence in settings.unknown(given).values():
         log(f"warning: {sentence}")
     job = Job(size, tag, grace, cores)
-    with guardian() as watch, job.signals(), held_port() as port:
-        common = job_environment(size, port, given)
+    address = loopback()
+    with guardian() as watch, job.signals(), held_port(address) as port:
+        common = job_environment(size, port, given, address)
         if "OMP_NUM_THREADS" in common.keys() - given.keys():
             log(f"OMP_NUM_THREADS=1 for each of {size} ranks; set it yourself for another number of threads")
         try:

@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from pycollective.comm.bootstrap.rendezvous import DEFAULT_TIMEOUT, Hello, Introduction, RendezvousBootstrap
 from pycollective.comm.bootstrap.sockets.authentication import ACCEPTED, AcceptingEnd, Claim, digest
 from pycollective.comm.bootstrap.sockets.dialling import Endpoint, dial
+from pycollective.comm.bootstrap.sockets.interfaces import route_to
 from pycollective.comm.bootstrap.sockets.lobby import Lobby
+from pycollective.comm.bootstrap.sockets.loopback import loopback
 from pycollective.errors import BootstrapError
 
 _BACKLOG = 1024
@@ -56,7 +58,7 @@ class TcpBootstrap(RendezvousBootstrap):
         """See the class; the loopback's if there are no others."""
         for peer in self._peers.values():
             return str(peer.getsockname()[0])
-        return "127.0.0.1"
+        return loopback()
 
     def _listen(self) -> Lobby[Hello]:
         listener = self._meet()
@@ -167,7 +169,7 @@ def listen(address: str, port: int = 0) -> socket.socket:
 
 
 def resolve(host: str) -> str:
-    """The numeric address of a host's name, IPv4 if it has one; a numeric address is returned unchanged.
+    """The numeric address of a host's name: one to which there is a route, IPv4 first; a numeric one is not changed.
 
     Raises:
         BootstrapError: the name does not resolve here.
@@ -181,8 +183,8 @@ def resolve(host: str) -> str:
     except OSError as error:
         here = socket.gethostname()
         raise BootstrapError(f"the host name {host!r} does not resolve on host {here}: {error.strerror}") from None
-    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
-    return str(found[0][4][0])
+    addresses = [str(entry[4][0]) for entry in sorted(found, key=lambda entry: entry[0] != socket.AF_INET)]
+    return next((address for address in addresses if route_to(address)), addresses[0])
 
 
 def meet_at(rank: int, host: str, port: int) -> Callable[[], socket.socket | Endpoint]:

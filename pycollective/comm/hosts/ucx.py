@@ -213,7 +213,7 @@ def _rdma_ports() -> list[str]:
 
 def _interface_of(address: str) -> str:
     wanted = ipaddress.ip_address(address)
-    for name, each in interfaces().items():
-        if each.ip == wanted:
+    for name, addresses in interfaces().items():
+        if any(each.ip == wanted for each in addresses):
             return name
-    raise OSError(f"UCX needs an interface with an IPv4 address, which {address} is not")
+    raise OSError(f"UCX needs the address of an interface, which {address} is not")

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 
 from pycollective import _core
-from pycollective.comm.bootstrap.sockets.interfaces import LOOPBACK
+from pycollective.comm.bootstrap.sockets.loopback import loopback
 from pycollective.comm.group import Group
 from pycollective.comm.host.core_team import LANES, make_team, segment_bytes
 from pycollective.comm.host.segments import scratch_bytes, setting
@@ -29,7 +29,7 @@ class VirtualNetwork:
 
     def __init__(self, hosts: Sequence[int]) -> None:
         token = secrets.token_bytes(16)
-        self._networks = [Network(Listener(LOOPBACK, token, f"virtual{host}"), _SECONDS) for host in hosts]
+        self._networks = [Network(Listener(loopback(), token, f"virtual{host}"), _SECONDS) for host in hosts]
 
     def backends(self, groups: Sequence[Group], own_cores: bool) -> list[HostTeam]:
         """Every rank's part of the communicator of all ranks."""
@@ -42,10 +42,10 @@ class VirtualNetwork:
         for rank, peer in pairs:
             ends = [socket.socketpair() for _ in range(LANES)]
             others[rank][peer], others[peer][rank] = ([pair[i] for pair in ends] for i in (0, 1))
-        over = ucx.choose([ucx.offer(LOOPBACK)], [socket.gethostname()])
+        over = ucx.choose([ucx.offer(loopback())], [socket.gethostname()])
         workers: Sequence[_core.UcxWorker | None] = [None] * len(groups)
         if over:
-            workers = ucx.connect_threads(over, LOOPBACK, pairs, len(groups))
+            workers = ucx.connect_threads(over, loopback(), pairs, len(groups))
         made: list[HostTeam] = []
         endpoints = [network.listener.endpoint for network in self._networks]
         name = secrets.token_bytes(16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 
 import pytest
@@ -18,7 +19,7 @@ def common(*offers: list[str]) -> list[str]:
 
 
 def test_the_loopback_is_found_with_its_network() -> None:
-    assert str(interfaces()["lo"]) == "127.0.0.1/8"
+    assert str(interfaces()["lo"][0]) == "127.0.0.1/8"
     assert route_to("127.0.0.1") == "127.0.0.1"
 
 
@@ -32,6 +33,24 @@ def test_an_interface_by_name_address_or_network(wanted: str) -> None:
 def test_an_interface_that_is_missing(wanted: str) -> None:
     with pytest.raises(BootstrapError, match=rf"host {socket.gethostname()} has no interface.*{wanted}.*lo \(127"):
         choose_address({"PYCOLLECTIVE_INTERFACE": wanted}, Alone())
+
+
+def test_an_address_of_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    have = {"eth0": ["10.0.0.2/8", "fd00::2/64"], "eth1": ["fd01::2/64"]}
+    found = {name: [ipaddress.ip_interface(text) for text in texts] for name, texts in have.items()}
+    monkeypatch.setattr(under_test, "interfaces", lambda: found)
+    for wanted, address in {
+        "eth0": "10.0.0.2", "eth1": "fd01::2", "fd00::/16": "fd00::2", "fd01::2": "fd01::2", "[fd01::2]": "fd01::2",
+    }.items():  # fmt: skip
+        assert address_of(wanted) == address
+    with pytest.raises(BootstrapError, match=r"it has: eth0 \(10.*eth0 \(fd00::2/64\), eth1 \(fd01::2/64\)"):
+        address_of("fd02::/64")
+
+
+def test_networks_of_ipv4_come_first_and_others_serve_too() -> None:
+    both, other = ["10.0.0.1/8", "fd00::1/64"], ["10.0.0.2/8", "fd00::2/64"]
+    assert common(both, other) == ["10.0.0.1", "10.0.0.2"]
+    assert common(both[1:], other) == ["fd00::1", "fd00::2"]
 
 
 def test_ranks_of_one_network_stack_use_the_loopback() -> None:

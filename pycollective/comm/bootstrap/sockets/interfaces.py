@@ -3,40 +3,71 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import ipaddress
 import os
 import socket
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pycollective import settings
 from pycollective.comm.bootstrap.sockets.frames import pack, unpack
+from pycollective.comm.bootstrap.sockets.loopback import loopback
 from pycollective.errors import BootstrapError
 
 if TYPE_CHECKING:
     from pycollective.comm.bootstrap.detection import Bootstrap
 
-LOOPBACK = "127.0.0.1"
-_GET_ADDRESS, _GET_NETMASK = 0x8915, 0x891B  # SIOCGIFADDR, SIOCGIFNETMASK
-_REQUEST_BYTES, _ADDRESS_AT = 256, 20
+Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
+"""An address of a network interface, with its network."""
+_UP = 1  # IFF_UP
+_PARTS = {socket.AF_INET: slice(4, 8), socket.AF_INET6: slice(8, 24)}
+"""Where the address is in a sockaddr, by its family."""
 
 
-def interfaces() -> dict[str, ipaddress.IPv4Interface]:
-    """The IPv4 address and network of each network interface that has one, by name."""
-    found = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        for _, name in socket.if_nameindex():
-            request = struct.pack(f"{_REQUEST_BYTES}s", name.encode())
-            with contextlib.suppress(OSError):  # it has none
-                address, mask = (
-                    socket.inet_ntoa(fcntl.ioctl(any_socket, what, request)[_ADDRESS_AT : _ADDRESS_AT + 4])
-                    for what in (_GET_ADDRESS, _GET_NETMASK)
-                )
-                found[name] = ipaddress.IPv4Interface(f"{address}/{mask}")
-    return found
+def interfaces() -> dict[str, list[Interface]]:
+    """The addresses and networks of each network interface that is up, by name, IPv4 first.
+
+    IPv6 addresses of one link only (fe80::) are left out: they mean nothing without an interface.
+    """
+    found: dict[str, list[Interface]] = {}
+    for name, address, mask in _getifaddrs():
+        prefix = sum(byte.bit_count() for byte in mask)
+        each = ipaddress.ip_interface((address, prefix))
+        if not (each.version == 6 and each.is_link_local):
+            found.setdefault(name, []).append(each)
+    return {name: sorted(each, key=lambda one: one.version) for name, each in found.items()}
+
+
+def _getifaddrs() -> Iterator[tuple[str, bytes, bytes]]:
+    """Name, address and network mask, as getifaddrs(3) lists them."""
+    import ctypes  # slow to load
+
+    class Row(ctypes.Structure):
+        pass
+
+    pointer = ctypes.POINTER(Row)
+    Row._fields_ = [
+        ("next", pointer), ("name", ctypes.c_char_p), ("flags", ctypes.c_uint),
+        ("address", ctypes.c_void_p), ("mask", ctypes.c_void_p),
+    ]  # fmt: skip
+    libc, first = ctypes.CDLL(None), pointer()
+    if libc.getifaddrs(ctypes.byref(first)) != 0:
+        return
+    try:
+        row = first
+        while row:
+            one, row = row.contents, row.contents.next
+            if not one.address or not one.mask or not one.flags & _UP:
+                continue
+            (family,) = struct.unpack("=H", ctypes.string_at(one.address, 2))
+            part = _PARTS.get(family)
+            if part is not None:
+                address, mask = (ctypes.string_at(at, part.stop)[part] for at in (one.address, one.mask))
+                yield os.fsdecode(one.name), address, mask
+    finally:
+        libc.freeifaddrs(first)
 
 
 def address_of(wanted: str) -> str:
@@ -48,19 +79,17 @@ def address_of(wanted: str) -> str:
     return _select(wanted, socket.gethostname(), interfaces())
 
 
-def _select(wanted: str, host: str, have: Mapping[str, ipaddress.IPv4Interface]) -> str:
+def _select(wanted: str, host: str, have: Mapping[str, Sequence[Interface]]) -> str:
     if wanted in have:
-        return str(have[wanted].ip)
+        return str(have[wanted][0].ip)
     try:
-        network = ipaddress.ip_network(wanted, strict=False)
+        network = ipaddress.ip_network(wanted.strip("[]"), strict=False)
     except ValueError:
         network = None
-    for each in have.values():
+    for each in (each for of_one in have.values() for each in of_one):
         if network is not None and each.ip in network:
             return str(each.ip)
-    if network is not None and network.version == 6 and network.num_addresses == 1:
-        return str(network.network_address)  # interfaces() lists none of them; binding it shows whether it is right
-    listed = ", ".join(f"{name} ({each})" for name, each in have.items()) or "none"
+    listed = ", ".join(f"{name} ({each})" for name, of_one in have.items() for each in of_one) or "none"
     raise BootstrapError(
         f"host {host} has no interface, address or network {wanted!r} (PYCOLLECTIVE_INTERFACE); it has: {listed}"
     )
@@ -68,7 +97,8 @@ def _select(wanted: str, host: str, have: Mapping[str, ipaddress.IPv4Interface])
 
 def describe_host() -> dict[str, Any]:
     """This host's interfaces and network stack, for `addresses_of` in another process."""
-    return {"interfaces": {name: str(each) for name, each in interfaces().items()}, "stack": _network_stack().decode()}
+    have = {name: [str(each) for each in of_one] for name, of_one in interfaces().items()}
+    return {"interfaces": have, "stack": _network_stack().decode(), "loopback": loopback()}
 
 
 def addresses_of(hosts: Sequence[Mapping[str, Any]], wanted: str = "") -> list[str]:
@@ -77,12 +107,16 @@ def addresses_of(hosts: Sequence[Mapping[str, Any]], wanted: str = "") -> list[s
     Raises:
         BootstrapError: a host has no interface `wanted`, or the hosts share no network.
     """
-    have = [{name: ipaddress.IPv4Interface(text) for name, text in each["interfaces"].items()} for each in hosts]
+    have = [
+        {name: [ipaddress.ip_interface(text) for text in texts] for name, texts in each["interfaces"].items()}
+        for each in hosts
+    ]
     if wanted:
         return [_select(wanted, str(each["host"]), own) for each, own in zip(hosts, have, strict=True)]
     if len({each["stack"] for each in hosts}) == 1:
-        return [LOOPBACK] * len(hosts)
-    offers = [[str(each) for each in own.values() if not each.is_loopback] for own in have]
+        return [hosts[0]["loopback"]] * len(hosts)
+    offers = [[str(each) for of_one in own.values() for each in of_one if not each.is_loopback] for own in have]
+    offers = [sorted(own, key=lambda text: ":" in text) for own in offers]  # IPv4 first
     found = _shared(offers)
     if not found:
         listed = "; ".join(
@@ -122,7 +156,8 @@ def choose_address(env: Mapping[str, str], bootstrap: Bootstrap) -> str:
         elif met and not ipaddress.ip_address(met).is_loopback:
             mine = [met]
         else:
-            mine = [str(each) for each in interfaces().values() if not each.is_loopback]
+            every = (each for of_one in interfaces().values() for each in of_one if not each.is_loopback)
+            mine = [str(each) for each in sorted(every, key=lambda one: one.version)]
     except BootstrapError as error:
         problem = str(error)
     offer = pack([problem.encode(), b"" if wanted else _network_stack(), *(each.encode() for each in mine)])
@@ -131,7 +166,7 @@ def choose_address(env: Mapping[str, str], bootstrap: Bootstrap) -> str:
         if text:
             raise BootstrapError(text)
     if not wanted and len({stack for _, stack, *_ in offers}) == 1:
-        return LOOPBACK
+        return loopback()
     return _common([offer[2:] for offer in offers], bootstrap.rank)
 
 

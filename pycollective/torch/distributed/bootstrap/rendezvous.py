@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from pycollective.comm import world
 from pycollective.comm.bootstrap import detection
-from pycollective.comm.bootstrap.sockets.interfaces import LOOPBACK
+from pycollective.comm.bootstrap.sockets.loopback import loopback
 from pycollective.comm.bootstrap.tcp import listen
 from pycollective.comm.communicator import Communicator
 
@@ -75,4 +75,4 @@ def _serve(address: str, size: int, timeout: timedelta) -> Any:
 def _own_address(comm: Communicator) -> str:
     """That on which this rank listens for ranks of other hosts; on one host the loopback."""
     network = comm.backend.network
-    return LOOPBACK if network is None else network.listener.address[0]
+    return loopback() if network is None else network.listener.address[0]

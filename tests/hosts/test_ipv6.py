@@ -1,0 +1,112 @@
+"""Hosts without IPv4, not even its loopback: every way to start a job finds addresses and connects."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from hosts.namespaces import make_hosts
+from launch import CLI
+from pycollective.bench.ranks.namespaces import ENTER, Hosts
+
+CALLS = """
+import numpy as np
+import pycollective as pc
+comm = pc.init()
+print(f"comm {comm.size} {comm.allreduce(np.ones(1))[0]:g}\\n", end="", flush=True)
+"""
+TORCH = """
+import torch
+import torch.distributed as dist
+import pycollective.torch
+dist.init_process_group("pycollective")
+x = torch.ones(1)
+dist.all_reduce(x)
+print(f"c10d {dist.get_world_size()} {x.item():g}\\n", end="", flush=True)
+dist.destroy_process_group()
+"""
+
+GLOO = TORCH.replace('"pycollective"', '"gloo"').replace("import pycollective.torch\n", "").replace("c10d", "gloo")
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[Hosts]:
+    with make_hosts(2) as made:
+        names = ["::1 localhost"]
+        for k, name in enumerate(made.names):
+            names.append(f"fd77::{k + 1} {name}")
+            change = f"""ip -4 addr flush dev eth0; ip addr del 127.0.0.1/8 dev lo
+echo 0 >/proc/sys/net/ipv6/conf/eth0/disable_ipv6; ip addr add fd77::{k + 1}/64 dev eth0 nodad"""
+            done = subprocess.run(made.command(name, ["sh", "-ec", change]), capture_output=True, text=True)
+            if done.returncode != 0:
+                pytest.skip(f"needs IPv6: {done.stderr}")
+        (made._root / "run/names").write_text("\n".join(names) + "\n")
+        yield made
+
+
+def run(hosts: Hosts, folder: Path, *words: str, env: Sequence[str] = ()) -> list[str]:
+    command = hosts.command("host0", ["env", "OMP_NUM_THREADS=1", "PYCOLLECTIVE_INIT_TIMEOUT=60", *env, *words])
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return sorted(done.stdout.splitlines())
+
+
+@pytest.fixture(params=["comm", "c10d"])
+def script(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """What a script calls, and its path."""
+    if request.param == "c10d":
+        pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "script.py"
+    path.write_text({"comm": CALLS, "c10d": TORCH}[request.param])
+    return request.param, str(path)
+
+
+def test_one_host(hosts: Hosts, script: tuple[str, str], tmp_path: Path) -> None:
+    what, path = script
+    assert run(hosts, tmp_path, *CLI, "run", "-np", "2", path) == [f"{what} 2 2"] * 2
+
+
+def test_gloo_gets_an_interface(hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself it takes 127.0.0.1."""
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text(GLOO)
+    assert run(hosts, tmp_path, *CLI, "run", "-np", "2", str(tmp_path / "script.py")) == ["gloo 2 2"] * 2
+
+
+@pytest.mark.parametrize("listed", ["host0:2,host1:1", "host0:1,[fd77::2]:2"])
+def test_several_hosts(hosts: Hosts, script: tuple[str, str], tmp_path: Path, listed: str) -> None:
+    what, path = script
+    shell = tmp_path / "shell"
+    shell.write_text(f'#!/bin/sh\n[ "$1" = fd77::2 ] && shift && set -- host1 "$@"\nexec {ENTER} "$@"\n')
+    shell.chmod(0o755)
+    words = [*CLI, "run", "-H", listed, "--rsh", str(shell), path]
+    assert run(hosts, tmp_path, *words) == [f"{what} 3 3"] * 3
+
+
+def test_an_elastic_job(hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text(CALLS)
+    (tmp_path / "discover").write_text("#!/bin/sh\necho host0:1\necho host1:1\n")
+    (tmp_path / "discover").chmod(0o755)
+    words = ["--host-discovery-script", str(tmp_path / "discover"), "--rsh", ENTER, str(tmp_path / "script.py")]
+    assert run(hosts, tmp_path, *CLI, "run", "-np", "2", *words) == ["comm 2 2"] * 2
+
+
+@pytest.mark.parametrize("where", ["[fd77::1]:29511", "host0:29511"])
+def test_torchrun(hosts: Hosts, script: tuple[str, str], tmp_path: Path, where: str) -> None:
+    pytest.importorskip("torch")
+    what, path = script
+    jobs = []
+    for rank, host in enumerate(hosts.names):
+        words = [sys.executable, "-I", "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
+        words += ["--node-rank", str(rank), "--rdzv-backend", "static", "--rdzv-endpoint", where, path]
+        command = hosts.command(host, ["env", "OMP_NUM_THREADS=1", *words])
+        jobs.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    heard = [job.communicate(timeout=150) for job in jobs]
+    assert [out for out, _ in heard] == [f"{what} 2 2\n"] * 2, heard
