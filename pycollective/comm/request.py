@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _ONLY_REDUCING = frozenset(("op", "prescale", "postscale"))
 _MOST = (1 << 31) - 1  # largest rank number in the core
+_INT64 = -(1 << 63), (1 << 63) - 1
 
 _NOTHING = np.empty(0, np.uint8)
 
@@ -316,7 +317,7 @@ def _set_options(request: CallRequest, options: Options | Moving) -> None:
         request.name = checks.text(name, "name")
     match = get("match")
     if match is not None:
-        what = f"match={match if type(match) is str else checks.integer(match, 'match')!r}"
+        what = f"match={match if type(match) is str else checks.integer(match, 'match', *_INT64)!r}"
         request.note = f"{request.note}, {what}" if request.note else what
     limit = get("max_channels")
     if limit is not None:

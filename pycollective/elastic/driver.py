@@ -102,7 +102,7 @@ class Driver:
         self._signals.append(number)
 
     def pass_on(self, number: int) -> None:
-        """Send a signal to all workers, which goes on with the job."""
+        """Send a signal to all workers, while the job continues."""
         for worker in [*self._crew.alive.values()]:
             worker.handle.signal(number)
 

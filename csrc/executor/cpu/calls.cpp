@@ -28,8 +28,20 @@ bool Team::begin(Operation& op) {
       report_mismatch(op, peer);
       return false;
     }
+    return !spans_hosts_ || is_pair_ || look_at(op, static_cast<int32_t>(op.sequence % size_));
   }
   return true;
+}
+
+// Reads what a peer on another host has sent, which no call of this rank may expect: each call looks at another peer.
+bool Team::look_at(const Operation& op, int32_t peer) {
+  Remote* const from = remote(peer);
+  if (from == nullptr) return true;
+  from->progress();
+  if (from->stale() == 0) return true;
+  announce(op);
+  report_stale(op, peer);
+  return false;
 }
 
 void Team::announce(const Operation& op) {

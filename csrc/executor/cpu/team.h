@@ -240,6 +240,7 @@ class Team {
   bool flush(Operation& op);
   void report_staging(const Operation& op, Fault fault, const std::string& reason);
   bool hear(const Operation& op);
+  bool look_at(const Operation& op, int32_t peer);
   bool compare_neighbours(const Operation& op);
   bool passes_large_messages(const Operation& op);
   Remote* remote(int32_t rank) const { return remotes_.empty() ? nullptr : remotes_[rank].get(); }
@@ -248,6 +249,7 @@ class Team {
   bool is_spared(Operation& op, const Goal& goal);
   bool looks_sound(Operation& op, const Goal& goal);
   bool check_peers(const Operation& op, const Goal& goal);
+  bool entered(const Operation& op, int32_t rank) const;
   bool may_still_arrive(int32_t rank);
   void report_timeout(const Operation& op, int32_t peer);
   int32_t hindrance(const Operation& op, int32_t peer) const;

@@ -238,8 +238,7 @@ bool Team::is_spared(Operation& op, const Goal& goal) {
   bool continues = now - std::max(op.spared, op.waiting_since) <= kMercy;
   if (continues && goal.staging == nullptr && remote(goal.peer) == nullptr) {
     const RankBlock& theirs = control_.block(goal.peer);
-    const bool entered = theirs.entry[op.sequence % kRing].complete.load(std::memory_order_acquire) >= op.sequence;
-    continues = (entered && theirs.given_up.load(std::memory_order_acquire) == 0) || arrived(goal);
+    continues = (entered(op, goal.peer) && theirs.given_up.load(std::memory_order_acquire) == 0) || arrived(goal);
   }
   if (!continues) failed_ = op.sequence;
   return continues;
@@ -286,7 +285,13 @@ bool Team::arrived(const Goal& goal) const {
   return control_.block(goal.peer).counter.load(kAcquire) >= goal.target;
 }
 
-// False if a peer is gone without having reached the awaited counter.
+// Whether it has entered the call, as far as this rank knows.
+bool Team::entered(const Operation& op, int32_t rank) const {
+  return control_.block(rank).entry[op.sequence % kRing].complete.load(std::memory_order_acquire) >= op.sequence;
+}
+
+// False if a peer is gone without having reached the awaited counter.  Of another one that is gone, a rank which needs
+// something of it reports that: it is left to them if it has entered the call, and the awaited rank too.
 bool Team::check_peers(const Operation& op, const Goal& goal) {
   for (int32_t r = 0; r < size_; ++r) {
     if (r == rank_) continue;
@@ -295,7 +300,8 @@ bool Team::check_peers(const Operation& op, const Goal& goal) {
     if (!lost) continue;
     const bool awaited = r == goal.peer && (goal.sent || !arrived(goal));
     if (awaited && may_still_arrive(r)) continue;
-    if (awaited || (!departed && Clock::now() - op.waiting_since > kBystanderGrace)) {
+    const bool left_to_others = entered(op, r) && goal.staging == nullptr && entered(op, goal.peer);
+    if (awaited || (!departed && !left_to_others && Clock::now() - op.waiting_since > kBystanderGrace)) {
       report_lost(op, r, departed);
       return false;
     }

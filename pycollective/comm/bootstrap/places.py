@@ -8,12 +8,12 @@ UNIX socket, which the kernel removes with its process; who connects learns the 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import socket
 import struct
 import sys
 import time
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from pycollective.errors import BootstrapError
 _WAITS_FOR_CHILD = ("do_wait", "wait4", "waitid")
 """Parts of the names of the kernel's functions in which a process sleeps (/proc/PID/wchan)."""
 _LOOKS, _PAUSE = 10, 0.002  # seconds between looks; a process that runs seems to wait at some of them
+_SHOWN = 50  # characters of the job's name in that of a socket, which has at most 107
 _held: dict[str, tuple[int, socket.socket]] = {}
 """By name: the places that this process has, or had inherited: with the id of the process that took them."""
 
@@ -39,7 +40,7 @@ def take(job: str, place: str, variables: Mapping[str, str]) -> None:
     """
     if os.path.isdir("/proc/self") and (parent := _rank_above(variables)):
         raise _refusal(place, f"process {parent}", variables)
-    name = f"\0pycollective/place/{hashlib.sha256(job.encode()).hexdigest()[:32]}/{place}"
+    name = f"\0pycollective/place/{zlib.crc32(job.encode()):08x}{job[-_SHOWN:]}/{place}"
     if name in _held and _held[name][0] == os.getpid():
         return
     taken = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
