@@ -65,6 +65,13 @@ def test_a_bar_moves() -> None:
         assert terminal.write(0, b"a\r\nb\n").endswith(b"[0] a\r\n[0] b\n")
 
 
+def test_a_long_line_takes_no_longer_than_many() -> None:
+    with Terminal() as terminal:
+        for _ in range(40):
+            terminal.write(0, b"x" * 50_000)
+        assert terminal.write(0, b"\n") == b"[0] " + b"x" * 2_000_000 + b"\n"
+
+
 def test_another_rank_does_not_tear_a_line() -> None:
     with Terminal() as terminal:
         terminal.write(0, b"first ", pause=True)

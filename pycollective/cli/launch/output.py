@@ -47,8 +47,8 @@ class Pipe:
         data = os.read(self.source.fileno(), 65536)
         self.rest += data
         self._since = time.monotonic()
-        lines = _LINES.findall(self.rest)
-        self.rest = self.rest[sum(map(len, lines)) :]
+        end = max(self.rest.rfind(b"\n"), self.rest.rfind(b"\r")) + 1
+        lines, self.rest = _LINES.findall(self.rest[:end]), self.rest[end:]
         if not data and self.rest:
             lines, self.rest = [*lines, self.rest + b"\n"], b""
         self.write(lines)

@@ -7,13 +7,13 @@ UNIX socket, which the kernel removes with its process; who connects learns the 
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import os
 import socket
 import struct
 import sys
 import time
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def take(job: str, place: str, variables: Mapping[str, str]) -> None:
     """
     if os.path.isdir("/proc/self") and (parent := _rank_above(variables)):
         raise _refusal(place, f"process {parent}", variables)
-    name = f"\0pycollective/place/{zlib.crc32(job.encode()):08x}{job[-_SHOWN:]}/{place}"
+    name = f"\0pycollective/place/{binascii.crc32(job.encode()):08x}{job[-_SHOWN:]}/{place}"
     if name in _held and _held[name][0] == os.getpid():
         return
     taken = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
