@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 DESCRIPTION = {
-    "interfaces": {"lo": "127.0.0.1/8"},
+    "interfaces": {"lo": ["127.0.0.1/8"]},
+    "loopback": "127.0.0.1",
     "stack": "s",
     "ports": [5, 6],
     "version": "1",
