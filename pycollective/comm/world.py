@@ -136,7 +136,9 @@ def connect(found: detection.Bootstrap, world_ranks: Sequence[int] | None = None
 def _end() -> None:
     """At exit."""
     depart_all()
-    if _bootstrap is not None:
+    if isinstance(
+        _bootstrap, RendezvousBootstrap
+    ):  # to free MPI's communicator is collective, and may wait for a lost rank
         _bootstrap.close()
     places.release()
 

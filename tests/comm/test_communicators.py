@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import re
+import struct
 import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -125,6 +126,24 @@ def test_making_one_takes_as_long_as_is_given(kind: str, hosts: tuple[int, ...])
             late.set()
         with pytest.raises(ValueError, match="timeout must be a number"):
             MAKING[kind](comm, -1)
+
+    local_world(3, hosts=hosts).run(body)
+
+
+@pytest.mark.parametrize("hosts", [(0, 0, 0), (0, 0, 1)], ids=str)
+def test_a_rank_that_stops_while_one_is_made_is_late(hosts: tuple[int, ...]) -> None:
+    late = threading.Event()
+
+    def body(comm: Communicator) -> None:
+        if comm.rank == 2:  # only the first part of split
+            comm.backend.exchange(struct.pack("=?qq", True, 0, 0), "split")
+            assert late.wait(60)
+            return
+        try:
+            with pytest.raises(pycollective.TimeoutError, match="rank 2"):
+                comm.split(0, timeout=0.3)
+        finally:
+            late.set()
 
     local_world(3, hosts=hosts).run(body)
 

@@ -175,9 +175,9 @@ def connect(
     try:
         return _connect(exchange, position, members, group, network, timeout, check)
     except OSError as error:
+        if not are_used_up(error):  # such as TimeoutError
+            raise
         who = f"rank {position} on host {socket.gethostname()}"
-        if not are_used_up(error):
-            raise BootstrapError(f"{who}: {error}") from error
         raise refusal(who, f"a communicator needs {LANES} for each rank on another host", error) from None
 
 
