@@ -33,7 +33,14 @@ class Handle(Generic[_Result]):
         self._work.wait(timeout)
 
     def __await__(self) -> Generator[Any, None, _Result]:
-        """The same as `result` in a coroutine of asyncio, whose other tasks run meanwhile."""
+        """Wait as `result` does, in a coroutine of asyncio whose other tasks run meanwhile.
+
+        Returns:
+            the result of the blocking form of the call.
+
+        Raises:
+            Exception: the error of the call.
+        """
         return self._completed().__await__()
 
     async def _completed(self) -> _Result:
