@@ -388,6 +388,10 @@ class Engine:
         """
         Allreduces of plain torch tensors in CPU memory as a group, named label(), several with numbers; waits for them. Results of `least` bytes or more are made by make(tensor); make=None: in place. Returns them in a list; None, before label() is called: submit items instead.
         """
+    def refuse(self, name: str, why: str) -> None:
+        """
+        Tell the other ranks that this one's submission was refused, and why.
+        """
     def report(self) -> str:
         """
         Which operations wait for which ranks, one per line.
@@ -502,6 +506,10 @@ class Agreement:
     def cut(self, threshold: typing.SupportsInt | typing.SupportsIndex) -> list[list[AgreedOperation]]:
         """
         The complete operations, in batches that are fused: up to `threshold` bytes each.
+        """
+    def refuse(self, rank: typing.SupportsInt | typing.SupportsIndex, name: str, why: str) -> None:
+        """
+        Report that a rank's submission was refused, and why.
         """
     def report(self, seconds: typing.SupportsFloat | typing.SupportsIndex = 0, reporter: typing.SupportsInt | typing.SupportsIndex = -1) -> str:
         """

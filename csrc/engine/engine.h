@@ -100,6 +100,7 @@ class Engine {
   Board& board() { return *board_; }
   Timeline& timeline() { return timeline_; }
   std::pair<int64_t, int64_t> traffic() const { return {reduced_.load(), batches_.load()}; }  // bytes, batches
+  void refuse(const std::string& name, const std::string& why);  // see Board::refuse
   std::string report();  // which operations wait for which ranks, one per line
 
   static std::atomic<uint32_t> reports_wanted;  // incremented by a signal handler

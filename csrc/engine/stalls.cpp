@@ -14,6 +14,10 @@ std::string Engine::list(const std::vector<Stall>& stalls) const {
   return engine::list(stalls, [this](int32_t rank) { return team_->number(rank); });
 }
 
+void Engine::refuse(const std::string& name, const std::string& why) {
+  board_->refuse(name, why, Clock::now() + kPatience);
+}
+
 std::string Engine::report() {
   if (board_->await_lock(Clock::now() + kPatience)) return list(board_->stalls(0, true, Clock::now() + kPatience));
   const int32_t holder = board_->holder();

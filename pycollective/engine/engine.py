@@ -33,6 +33,8 @@ Row = tuple[Any, list[int], list[int], list[int], int]
 LEAST_SLOTS = 8192
 """Minimum number of operations that can be in progress at a time."""
 MOST_SLOTS = 1 << 20
+_LONGEST_REASON = 240
+"""Characters of an error that the other ranks are told."""
 _SETTINGS: Codec[Settings] = Codec(Settings)
 _live: weakref.WeakSet[Engine] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_live.clear)  # in a child they belong to the parent
@@ -136,16 +138,40 @@ class Engine:
             TypeError: no array, or an element type that the operator does not support.
             PeerLostError, TimeoutError, CommunicatorError: the engine has failed or was closed.
         """
-        for item in items:
-            jobs.check(self.comm, item)
-        works: list[Any] = self.core.submit(items, now, grouped)
+        try:
+            for item in items:
+                jobs.check(self.comm, item)
+            works: list[Any] = self.core.submit(items, now, grouped)
+        except (ValueError, TypeError) as error:
+            self._refuse_all(items, error)
+            raise
         return works
 
     def run(self, items: Sequence[Item]) -> list[Any]:
         """submit, then wait for all; returns their results. Faster than both, as this thread does the work itself."""
+        try:
+            for item in items:
+                jobs.check(self.comm, item)
+            return self.core.run(items)
+        except (ValueError, TypeError) as error:
+            self._refuse_all(items, error)
+            raise
+
+    def refuse(self, name: str, error: Exception) -> None:
+        """Tell the other ranks why this one does not submit an operation, until it does; `submit` and `run` do so too.
+
+        Stall reports, and the TimeoutError of ranks that wait for it in vain, state the error.
+
+        Args:
+            name: of the operation, or what the names NAME.0, NAME.1, ... of a group's operations have in common.
+        """
+        text = " ".join(f"{type(error).__name__}: {error}".split())  # one line
+        self.core.refuse(name, text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}...")
+
+    def _refuse_all(self, items: Sequence[Item], error: Exception) -> None:
         for item in items:
-            jobs.check(self.comm, item)
-        return self.core.run(items)
+            if isinstance(item.name, str):
+                self.refuse(item.name, error)
 
     def reduce_group(
         self,

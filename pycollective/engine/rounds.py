@@ -45,12 +45,14 @@ class Round(msgspec.Struct, array_like=True):
         tuned: fusion threshold in bytes and cycle time in seconds from now on; None: unchanged.
         closing: the rank has shut its engine down.
         fault: an error that ends the engine on all ranks.
+        refused: names of operations whose submission was refused since the last round, and why.
     """
 
     announced: list[bytes | int]
     tuned: tuple[int, float] | None
     closing: bool
     fault: Fault | None
+    refused: list[tuple[str, str]]
 
 
 _ROUNDS: Codec[Round] = Codec(Round)
@@ -69,6 +71,7 @@ class Rounds:
         self._lock = threading.RLock()  # a signal handler may run while this thread holds it
         self._ident: int | None = None  # of the thread that runs the rounds
         self._news: list[bytes] = []
+        self._refused: list[tuple[str, str]] = []
         self._tuned: tuple[int, float] | None = None
         self._closing = False
         self._works: dict[str, RoundWork] = {}
@@ -106,6 +109,12 @@ class Rounds:
         """See Engine.run."""
         return [work.wait() for work in self.submit(items, True)]
 
+    def refuse(self, name: str, why: str) -> None:
+        """See Engine.refuse."""
+        with self._lock:
+            self._refused.append((name, why))
+        self._submitted.set()
+
     def reduce_group(self, *_: object) -> None:
         """Groups are announced item by item: see Engine.reduce_group."""
 
@@ -135,11 +144,12 @@ class Rounds:
         """One exchange and its consequences: (whether operations are pending, error that ends all ranks' engines)."""
         with self._lock:
             news, self._news = self._news, []
+            refused, self._refused = self._refused, []
             tuned, self._tuned = self._tuned, None
             closing = self._closing
         fault = self._stalls.overdue(self._agreement) if self._comm.rank == 0 else None
         announced = [self._known.get(one, one) for one in news]
-        mine = Round(announced, tuned, closing, Fault.of(fault) if fault is not None else None)
+        mine = Round(announced, tuned, closing, Fault.of(fault) if fault is not None else None, refused)
         self._began = time.monotonic()
         answers = self._channel.exchange(_ROUNDS.encode(mine), self._limit, self._inspect)
         busy = self._agreement.waiting > 0
@@ -155,6 +165,8 @@ class Rounds:
             if end is None and one.closing:
                 end = CommunicatorError(f"rank {rank} has shut its engine down")
             busy = busy or bool(one.announced)
+            for name, why in one.refused:
+                self._agreement.refuse(rank, name, why)
             for announcement in one.announced:
                 if isinstance(announcement, bytes):
                     self._note(rank, announcement)

@@ -49,7 +49,7 @@ class GraphOperation:
         """Called by a graph."""
         try:
             with handles.internal_errors():
-                items = self.items(call.inputs, call.output)
+                items = self._items(call.inputs, call.output)
                 works = basics.engine_of(self.process_set).submit(items) if items else []
         except Exception as error:
             call.done(error)
@@ -67,8 +67,15 @@ class GraphOperation:
 
     def run(self, inputs: Sequence[NDArray[Any]], output: Output) -> Sequence[Any]:
         """Returns the results whose shapes were unknown before, see `late`."""
-        results: list[Any] = handles.run(self.items(inputs, output), self.process_set, list)
+        results: list[Any] = handles.run(self._items(inputs, output), self.process_set, list)
         return self.late(results)
+
+    def _items(self, inputs: Sequence[NDArray[Any]], output: Output) -> list[Item]:
+        try:
+            return self.items(inputs, output)
+        except Exception as error:
+            handles.refuse(self.name, self.process_set, error)
+            raise
 
     def _label(self, index: int, inputs: Sequence[Any]) -> str:
         return self.name if len(inputs) == 1 else f"{self.name}.{index}"

@@ -28,8 +28,8 @@ _pending: dict[int, tuple[list[Work], Finish, list[Name]]] = {}
 _in_flight: dict[Name, tuple[Work, int]] = {}
 """Operations whose handles have not been waited for, and the value of _waits when they started."""
 _waits = 0
-_names: dict[tuple[Any, str], Iterator[int]] = {}
-"""Numbers for operations without a name, by process set (see counted_as) and kind."""
+_names: dict[tuple[Any, str], int] = {}
+"""The last number of operations without a name, by process set (see counted_as) and kind."""
 _joins = 0
 _lock = threading.RLock()  # a signal handler may run while this thread holds it
 
@@ -49,9 +49,13 @@ def start(items: Sequence[Item], process_set: ProcessSet, finish: Finish = first
     """
     engine = engine_of(process_set)
     names = [(process_set.process_set_id, item.name) for item in items]
-    _require_free(names)
-    with internal_errors():
-        works = engine.submit(items) if items else []
+    try:
+        _require_free(names)
+        with internal_errors():
+            works = engine.submit(items) if items else []
+    except (ValueError, TypeError) as error:
+        refuse(items[0].name, process_set, error)
+        raise
     handle = next(_numbers)
     _pending[handle] = works, finish, names
     _in_flight.update(zip(names, ((work, _waits) for work in works), strict=True))
@@ -62,10 +66,13 @@ def run(items: Sequence[Item], process_set: ProcessSet, finish: Finish = first) 
     """start and synchronize in one call, which is faster."""
     global _waits
     engine = engine_of(process_set)
-    if _in_flight:
-        _require_free([(process_set.process_set_id, item.name) for item in items])
     try:  # internal_errors() costs a microsecond
+        if _in_flight:
+            _require_free([(process_set.process_set_id, item.name) for item in items])
         results = engine.run(items) if items else []
+    except (ValueError, TypeError) as error:
+        refuse(items[0].name, process_set, error)
+        raise
     except Error as error:
         if _ends_communicator(error):
             raise HorovodInternalError(str(error)) from error
@@ -131,9 +138,45 @@ def unnamed(kind: str, process_set: ProcessSet) -> str:
     """A name for an operation without one: the same on all ranks, as they call in the same order."""
     engine_of(process_set)  # a rejected operation must not advance this rank's numbers
     with _lock:
-        count = _names.setdefault((process_set.counted_as, kind), itertools.count(1))
-        epoch = f"{_joins}." if _joins else ""
-        return f"{kind}.noname.{epoch}{next(count)}"
+        key = process_set.counted_as, kind
+        _names[key] = _names.get(key, 0) + 1
+        return _noname(kind, _names[key])
+
+
+def _noname(kind: str, number: int) -> str:
+    return f"{kind}.noname.{_joins}.{number}" if _joins else f"{kind}.noname.{number}"
+
+
+class Naming:
+    """A context in which an operation is made; entering it returns the operation's name on all ranks, see `named`.
+
+    If an error leaves it, the operation is refused: the other ranks, which may wait for it, learn why, and the name is
+    free again, so that a program that catches the error may call once more.
+    """
+
+    __slots__ = ("_kind", "_name", "_process_set")
+
+    def __init__(self, kind: str, name: str | None, process_set: ProcessSet) -> None:
+        self._kind, self._name, self._process_set = kind, name, process_set
+
+    def __enter__(self) -> str:
+        self._name = named(self._kind, self._name, self._process_set)
+        return self._name
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Exception) and self._name is not None:
+            refuse(self._name, self._process_set, error)
+
+
+def refuse(label: str, process_set: ProcessSet, error: Exception) -> None:
+    """Tell the other ranks why this one does not submit an operation; if it has no name, the next has its number."""
+    engine_of(process_set).refuse(label, error)
+    kind = label.partition(".noname.")[0]
+    key = process_set.counted_as, kind
+    with _lock:
+        last = _noname(kind, _names.get(key, 0))
+        if label == last or label.startswith(f"{last}."):
+            _names[key] -= 1
 
 
 def poll(handle: int) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pycollective import checks
 from pycollective.engine import Item
-from pycollective.hvd import basics, handles
+from pycollective.hvd import basics
 from pycollective.hvd.arguments import Adasum, factor, operator_name
 from pycollective.hvd.process_sets import ProcessSet
 
@@ -38,7 +38,7 @@ def _operation(op: int, prescale: Any, postscale: Any) -> tuple[str, str, float,
     return "adasum", "sum", 1.0, 1.0
 
 
-def broadcast(x: Any, out: Any, root_rank: int, name: str | None, process_set: ProcessSet) -> Item:
+def broadcast(x: Any, out: Any, root_rank: int, label: str, process_set: ProcessSet) -> Item:
     """A broadcast; `root_rank` is a global rank, even with a process set.
 
     Raises:
@@ -50,6 +50,5 @@ def broadcast(x: Any, out: Any, root_rank: int, name: str | None, process_set: P
         root_rank = checks.integer(root_rank, "root_rank")
     if root_rank not in ranks:
         raise ValueError(f"root_rank {root_rank} is not one of the ranks {ranks}")
-    label = handles.named("broadcast", name, process_set)
     root = ranks.index(root_rank)
     return Item("broadcast", label, x if engine.rank == root else out, out, root=root)

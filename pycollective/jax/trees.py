@@ -141,7 +141,7 @@ def _broadcasts(rows: Rows, root_rank: int, process_set: ProcessSet) -> Start:
         with internal_errors():
             agreement.reach([DENSE] * len(rows))
             items = [
-                operations.broadcast(x, out, root_rank, f"jax.parameters.{name}", process_set)
+                operations.broadcast(x, out, root_rank, f"broadcast.jax.parameters.{name}", process_set)
                 for name, x, out in zip(rows, call.inputs, _outputs(call), strict=True)
             ]
             engine_of(process_set).run(items)

@@ -37,37 +37,39 @@ def allreduce(
     Returns:
         a tensor of Keras's backend.
     """
-    operator = _operator(op, average)
     backend = backends.current()
-    compressed, context = compression.compress(backend.tensor(backend.array(value)))
-    x = backend.array(compressed)
-    label = handles.named("allreduce", name, global_process_set)
-    handles.run([operations.reduction(x, x, label, operator, prescale_factor, postscale_factor)], global_process_set)
+    with handles.Naming("allreduce", name, global_process_set) as label:
+        compressed, context = compression.compress(backend.tensor(backend.array(value)))
+        x = backend.array(compressed)
+        item = operations.reduction(x, x, label, _operator(op, average), prescale_factor, postscale_factor)
+    handles.run([item], global_process_set)
     return compression.decompress(backend.tensor(x), context)
 
 
 def allgather(value: Any, name: str | None = None) -> Any:
     """Collective: all ranks' values, concatenated along the first axis, whose extent may differ between ranks."""
     backend = backends.current()
-    x = backend.array(value)
-    label = handles.named("allgather", name, global_process_set)
-    item = Item("allgather", label, x if x.ndim else x.reshape(1), complete=True)
+    with handles.Naming("allgather", name, global_process_set) as label:
+        x = backend.array(value)
+        item = Item("allgather", label, x if x.ndim else x.reshape(1), complete=True)
     return backend.tensor(handles.run([item], global_process_set))
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
     """Collective: the root's value; all ranks pass one of the same shape and type."""
     backend = backends.current()
-    x = backend.array(value)
-    handles.run([operations.broadcast(x, x, root_rank, name, global_process_set)], global_process_set)
+    with handles.Naming("broadcast", name, global_process_set) as label:
+        x = backend.array(value)
+        item = operations.broadcast(x, x, root_rank, label, global_process_set)
+    handles.run([item], global_process_set)
     return backend.tensor(x)
 
 
 def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
     """Collective: this rank's part, along the first axis, of the ranks' values combined (Average or Sum)."""
     backend = backends.current()
-    label = handles.named("reducescatter", name, global_process_set)
-    item = Item("reducescatter", label, backend.array(value), op=operator_name(op))
+    with handles.Naming("reducescatter", name, global_process_set) as label:
+        item = Item("reducescatter", label, backend.array(value), op=operator_name(op))
     return backend.tensor(handles.run([item], global_process_set))
 
 
@@ -97,7 +99,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: P
     home = [backends.of_tensor(variable) for variable in variables]
     arrays = [backend.array(variable) for backend, variable in zip(home, variables, strict=True)]
     items = [
-        operations.broadcast(x, x, root_rank, f"{prefix}.{name}", process_set)
+        operations.broadcast(x, x, root_rank, f"broadcast.{prefix}.{name}", process_set)
         for x, name in zip(arrays, rows, strict=True)
     ]
     handles.run(items, process_set, list)

@@ -10,7 +10,7 @@ import numpy as np
 
 from pycollective import checks
 from pycollective.engine import Item
-from pycollective.hvd import operations
+from pycollective.hvd import handles, operations
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.mxnet.arrays import copied, empty, readable, several, writable
 from pycollective.mxnet.errors import mxnet_errors
@@ -25,9 +25,10 @@ def grouped_allgather(
 ) -> list[Any]:
     """allgather of several NDArrays."""
     with mxnet_errors():
-        inputs = list(map(np.atleast_1d, readable(several(tensors))))
-        names = labels("allgather", len(inputs), name, process_set)
-        items = [Item("allgather", label, x, complete=True) for x, label in zip(inputs, names, strict=True)]
+        with handles.Naming("allgather", name, process_set) as base:
+            inputs = list(map(np.atleast_1d, readable(several(tensors))))
+            parts = zip(inputs, labels(base, len(inputs)), strict=True)
+            items = [Item("allgather", label, x, complete=True) for x, label in parts]
         results = submit_and_wait(items, priority, process_set)
         return [copied(result, tensor) for result, tensor in zip(results, tensors, strict=True)]
 
@@ -52,9 +53,11 @@ def broadcast(
 ) -> Any:
     """A new NDArray with the root's values; `root_rank` is a global rank, even with a process set."""
     with mxnet_errors():
-        (x,) = readable([tensor])
-        made, out = empty(tensor, x.shape)
-        submit_and_wait([operations.broadcast(x, out, root_rank, name, process_set)], priority, process_set)
+        with handles.Naming("broadcast", name, process_set) as label:
+            (x,) = readable([tensor])
+            made, out = empty(tensor, x.shape)
+            item = operations.broadcast(x, out, root_rank, label, process_set)
+        submit_and_wait([item], priority, process_set)
         return made
 
 
@@ -67,8 +70,10 @@ def broadcast_(
 ) -> Any:
     """Overwrite all ranks' NDArrays with the root's; returns the NDArray."""
     with mxnet_errors():
-        (x,) = writable([tensor])
-        submit_and_wait([operations.broadcast(x, x, root_rank, name, process_set)], priority, process_set)
+        with handles.Naming("broadcast", name, process_set) as label:
+            (x,) = writable([tensor])
+            item = operations.broadcast(x, x, root_rank, label, process_set)
+        submit_and_wait([item], priority, process_set)
         return tensor
 
 
@@ -88,13 +93,14 @@ def alltoall(
         ValueError: the splits are not integers, or do not add up to the rows.
     """
     with mxnet_errors():
-        (x,) = readable([tensor])
-        if isinstance(splits, mx.nd.NDArray):
-            (splits,) = readable([splits])
-            if splits.dtype.kind not in "iu":
-                raise ValueError(f"splits must be integers, not {splits.dtype}")
-        parts = None if splits is None else checks.integers(splits, "splits", 0)
-        (label,) = labels("alltoall", 1, name, process_set)
-        ((received, rows),) = submit_and_wait([Item("alltoall", label, x, splits=parts)], priority, process_set)
+        with handles.Naming("alltoall", name, process_set) as label:
+            (x,) = readable([tensor])
+            if isinstance(splits, mx.nd.NDArray):
+                (splits,) = readable([splits])
+                if splits.dtype.kind not in "iu":
+                    raise ValueError(f"splits must be integers, not {splits.dtype}")
+            parts = None if splits is None else checks.integers(splits, "splits", 0)
+            item = Item("alltoall", label, x, splits=parts)
+        ((received, rows),) = submit_and_wait([item], priority, process_set)
         output = copied(received, tensor)
         return output if splits is None else (output, mx.nd.array(rows, dtype="int32"))

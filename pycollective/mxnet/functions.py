@@ -58,7 +58,7 @@ def broadcast_parameters(
                 arrays[name] = mx.nd.empty(row[0], dtype=row[1])
             pending[label] = arrays[name]
         views = zip(pending, writable(list(pending.values())), strict=True)
-        items = [operations.broadcast(x, x, root_rank, label, process_set) for label, x in views]
+        items = [operations.broadcast(x, x, root_rank, f"broadcast.{label}", process_set) for label, x in views]
         submit_and_wait(items, 0, process_set)
     for name, value in named.items():
         if isinstance(value, Parameter) and arrays[name] is not None:

@@ -16,9 +16,8 @@ from pycollective.mxnet.errors import mxnet_errors
 _operator = get_average_backwards_compatibility_fun(arguments)
 
 
-def labels(kind: str, count: int, name: str | None, process_set: ProcessSet) -> list[str]:
+def labels(base: str, count: int) -> list[str]:
     """The names of the operations of a group; that of a single one is not numbered."""
-    base = handles.named(kind, name, process_set)
     return [base] if count == 1 else [f"{base}.{number}" for number in range(count)]
 
 
@@ -42,11 +41,11 @@ def grouped_allreduce(
 ) -> list[Any]:
     """New NDArrays: the reductions over all ranks of several NDArrays, which are reduced together."""
     with mxnet_errors():
-        inputs = readable(several(tensors))
-        made = [empty(tensor, x.shape) for tensor, x in zip(tensors, inputs, strict=True)]
-        names = labels("allreduce", len(inputs), name, process_set)
-        parts = zip(inputs, (view for _, view in made), names, strict=True)
-        items = operations.reductions(parts, _operator(op, average), prescale_factor, postscale_factor)
+        with handles.Naming("allreduce", name, process_set) as base:
+            inputs = readable(several(tensors))
+            made = [empty(tensor, x.shape) for tensor, x in zip(tensors, inputs, strict=True)]
+            parts = zip(inputs, (view for _, view in made), labels(base, len(inputs)), strict=True)
+            items = operations.reductions(parts, _operator(op, average), prescale_factor, postscale_factor)
         submit_and_wait(items, priority, process_set)
         return [array for array, _ in made]
 
@@ -63,10 +62,11 @@ def grouped_allreduce_(
 ) -> list[Any]:
     """Reduce several NDArrays in place over all ranks; returns them."""
     with mxnet_errors():
-        tensors = several(tensors)
-        views = writable(tensors)
-        parts = zip(views, views, labels("allreduce", len(views), name, process_set), strict=True)
-        items = operations.reductions(parts, _operator(op, average), prescale_factor, postscale_factor)
+        with handles.Naming("allreduce", name, process_set) as base:
+            tensors = several(tensors)
+            views = writable(tensors)
+            parts = zip(views, views, labels(base, len(views)), strict=True)
+            items = operations.reductions(parts, _operator(op, average), prescale_factor, postscale_factor)
         submit_and_wait(items, priority, process_set)
         return list(tensors)
 
@@ -119,17 +119,17 @@ def grouped_reducescatter(
         ValueError: another op, or an NDArray without an axis.
     """
     with mxnet_errors():
-        before, after = factor(prescale_factor, "prescale_factor"), factor(postscale_factor, "postscale_factor")
-        if op not in (Average, Sum):
-            raise ValueError(f"reducescatter takes op=Average and op=Sum, not {checks.shown(op)}")
-        inputs = readable(several(tensors))
-        if not all(x.ndim for x in inputs):
-            raise ValueError("reducescatter needs NDArrays with an axis to cut")
-        names = labels("reducescatter", len(inputs), name, process_set)
-        items = [
-            Item("reducescatter", label, x, op=OPS[op], prescale=before, postscale=after)
-            for x, label in zip(inputs, names, strict=True)
-        ]
+        with handles.Naming("reducescatter", name, process_set) as base:
+            before, after = factor(prescale_factor, "prescale_factor"), factor(postscale_factor, "postscale_factor")
+            if op not in (Average, Sum):
+                raise ValueError(f"reducescatter takes op=Average and op=Sum, not {checks.shown(op)}")
+            inputs = readable(several(tensors))
+            if not all(x.ndim for x in inputs):
+                raise ValueError("reducescatter needs NDArrays with an axis to cut")
+            items = [
+                Item("reducescatter", label, x, op=OPS[op], prescale=before, postscale=after)
+                for x, label in zip(inputs, labels(base, len(inputs)), strict=True)
+            ]
         results = submit_and_wait(items, priority, process_set)
         return [copied(result, tensor) for result, tensor in zip(results, tensors, strict=True)]
 

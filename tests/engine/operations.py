@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -154,8 +155,20 @@ def check(one: Operation, submitted: Item, got: Any, size: int, rank: int) -> No
     assert np.all(same), (one, rank, got, right)
 
 
-def on_engines(n: int, body: Callable[[Engine], Any], **options: Any) -> list[Any]:
-    """body(engine) on n ranks that are threads; returns the results in rank order."""
+def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition.
+
+    Raises:
+        AssertionError: it does not hold after SECONDS.
+    """
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def on_engines(n: int, body: Callable[[Engine], Any], hosts: Sequence[int] = (), **options: Any) -> list[Any]:
+    """body(engine) on n ranks that are threads, of one host or of these; returns the results in rank order."""
 
     def rank(comm: Communicator) -> Any:
         engine = Engine(comm, **options)
@@ -166,7 +179,7 @@ def on_engines(n: int, body: Callable[[Engine], Any], **options: Any) -> list[An
         engine.close()
         return result
 
-    return local_world(n).run(rank)
+    return local_world(n, hosts=hosts).run(rank)
 
 
 def play(engine: Engine, phases: Sequence[Sequence[Sequence[Operation]]], seed: int) -> None:

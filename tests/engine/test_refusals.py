@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import pycollective
-from engine.operations import SECONDS, on_engines
+from engine.operations import SECONDS, on_engines, until
 from pycollective import MismatchError
 from pycollective.comm.planner import Planner
 from pycollective.engine import Engine, Item
@@ -76,6 +76,43 @@ def test_a_submit_that_is_refused_holds_nothing(reason: str) -> None:
         first.wait(SECONDS)
 
     on_engines(2, body)
+
+
+@pytest.mark.parametrize("hosts", [(), (0, 1, 0)])
+def test_those_who_wait_learn_why_a_submit_was_refused(hosts: tuple[int, ...]) -> None:
+    """Until the operation is submitted; a name may have any characters and any length."""
+    name = "\N{GREEK SMALL LETTER ALPHA}" * 100 + "z" * 100
+    told, met = threading.Event(), (threading.Barrier(2), threading.Barrier(3))
+
+    def body(engine: Engine) -> None:
+        if engine.rank == 1:
+            with pytest.raises(ValueError, match="contiguous"):
+                engine.submit([Item("allreduce", name, np.ones(6)[::2], np.ones(3))])
+            engine.refuse("group", RuntimeError("\N{GREEK SMALL LETTER ALPHA}\n" * 1000))
+            assert told.wait(SECONDS)
+            first = engine.submit([ones(name)])
+        else:
+            first = engine.submit([ones(name)])
+            until(lambda: "rank 1's submission was refused: ValueError: " in engine.report())
+            met[0].wait(SECONDS)
+            told.set()
+        first[0].wait(SECONDS)
+        met[1].wait(SECONDS)
+        group = [ones(f"group.{number}") for number in range(2)]
+        if engine.rank == 0:
+            works = engine.submit(group)
+            until(lambda: engine.report().count("refused: RuntimeError: \N{GREEK SMALL LETTER ALPHA} ") == 2)
+        met[1].wait(SECONDS)
+        if engine.rank == 1:
+            works = engine.submit(group)
+            until(lambda: "group" in engine.report() and "refused" not in engine.report())
+        met[1].wait(SECONDS)
+        if engine.rank == 2:
+            works = engine.submit(group)
+        for work in works:
+            work.wait(SECONDS)
+
+    on_engines(3, body, hosts)
 
 
 def test_a_submit_to_an_engine_that_is_closed_holds_nothing() -> None:

@@ -76,6 +76,12 @@ void bind_agreement(py::module_& m) {
             self.announce(rank, engine::decode(std::string_view(announcement)));
           },
           py::arg("rank"), py::arg("announcement"), "Add a rank's announcement. Raises ValueError for an invalid one.")
+      .def(
+          "refuse",
+          [](Agreement& self, int32_t rank, std::string name, std::string why) {
+            self.refuse({rank, std::move(name), std::move(why)});
+          },
+          py::arg("rank"), py::arg("name"), py::arg("why"), "Report that a rank's submission was refused, and why.")
       .def("cut", &Agreement::cut, py::arg("threshold"),
            "The complete operations, in batches that are fused: up to `threshold` bytes each.")
       .def_property_readonly("waiting", &Agreement::waiting, "Number of operations that some ranks have not announced.")

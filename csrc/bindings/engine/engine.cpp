@@ -304,6 +304,13 @@ void bind_engine(py::module_& m) {
       .def_property_readonly("threshold", [](PyEngine& self) { return self.engine().board().threshold(); })
       .def_property_readonly("cycle_seconds", [](PyEngine& self) { return self.engine().board().cycle_seconds(); })
       .def(
+          "refuse",
+          [](PyEngine& self, const std::string& name, const std::string& why) {
+            const Released released;
+            self.engine().refuse(name, why);
+          },
+          py::arg("name"), py::arg("why"), "Tell the other ranks that this one's submission was refused, and why.")
+      .def(
           "report", [](PyEngine& self) { return self.engine().report(); },
           "Which operations wait for which ranks, one per line.")
       .def(

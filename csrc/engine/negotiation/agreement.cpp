@@ -7,6 +7,12 @@
 #include "engine/timeline.h"
 
 namespace pc::engine {
+namespace {
+
+constexpr size_t kMostRefusals = 64;
+
+}  // namespace
+
 // The policy's view of the rounds.
 struct Agreement::Carrier {
   Agreement& agreement;
@@ -36,10 +42,21 @@ void Agreement::announce(int32_t rank, const Announcement& item) {
     if (operation.announced.has(rank)) throw InvalidArgument("'" + item.name + "' is announced twice");
     round.add(item, rank, false);
   }
+  drop_refusals(rank, item.name);
   operation.announced.add(rank);
   operation.rows[static_cast<size_t>(rank)] = item.rows;
   Carrier carrier{*this};
   engine::settle(carrier, item.signature.kind, rank, &operation);
+}
+
+void Agreement::drop_refusals(int32_t rank, std::string_view name) {
+  std::erase_if(refusals_, [&](const Refusal& one) { return one.rank == rank && one.concerns(name); });
+}
+
+void Agreement::refuse(Refusal refusal) {
+  drop_refusals(refusal.rank, refusal.name);
+  if (refusals_.size() == kMostRefusals) refusals_.erase(refusals_.begin());
+  refusals_.push_back(std::move(refusal));
 }
 
 bool Agreement::settle(AgreedOperation& operation) {
@@ -82,7 +99,7 @@ std::string Agreement::report(double seconds, int32_t reporter) const {
   const int64_t now = Timeline::now();
   for (const AgreedOperation* operation : order)
     all.push_back(stall_of(operation->name, operation->round, operation->announced, joined_, size(), now));
-  return list(overdue(all, seconds, reporter), [this](int32_t rank) { return number(rank); });
+  return list(overdue(all, refusals_, seconds, reporter), [this](int32_t rank) { return number(rank); });
 }
 
 }  // namespace pc::engine

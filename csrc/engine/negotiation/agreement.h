@@ -38,6 +38,8 @@ class Agreement {
 
   // Throws InvalidArgument if the rank has announced the operation already.
   void announce(int32_t rank, const Announcement& item);
+  // The rank's submission was refused: reported until it announces the operation.
+  void refuse(Refusal refusal);
   // The complete operations, in batches.  A round of messages takes a cycle anyway: nothing waits for more to fuse
   // with.
   std::vector<Batch> cut(int64_t threshold);
@@ -50,11 +52,13 @@ class Agreement {
   struct Carrier;
   int32_t size() const { return static_cast<int32_t>(world_ranks_.size()); }
   bool settle(AgreedOperation& operation);
+  void drop_refusals(int32_t rank, std::string_view name);
   std::string number(int32_t rank) const { return rank_number(rank, world_ranks_[static_cast<size_t>(rank)]); }
 
   std::vector<int32_t> world_ranks_;
   std::unordered_map<std::string, AgreedOperation> waiting_;
   std::vector<AgreedOperation> ready_;  // in order of completion
+  std::vector<Refusal> refusals_;
   ManyRanks joined_;
   uint64_t rounds_ = 0;  // announced so far
 };

@@ -22,6 +22,15 @@ constexpr double kLongestCycle = 1e6;  // seconds; in nanoseconds it fits an int
 constexpr uint32_t kPrepared = 0x5043'4244;
 constexpr int32_t kMostSlots = 1 << 24;
 
+// UTF-8, cut between characters where the memory ends.
+template <size_t kBytes>
+void copy_text(const std::string& text, char (&memory)[kBytes]) {
+  size_t length = std::min(text.size(), kBytes - 1);
+  while (length > 0 && length < text.size() && (text[length] & 0xC0) == 0x80) --length;
+  text.copy(memory, length);
+  memory[length] = 0;
+}
+
 }  // namespace
 
 size_t Board::bytes(int32_t size, int32_t slots) {
@@ -77,7 +86,7 @@ int32_t Board::find(Announcement& item) {
   Slot& s = slot(made);
   std::memset(static_cast<void*>(&s), 0, slot_bytes(size_));
   s.hash = hash;
-  item.name.copy(s.name, sizeof s.name - 1);
+  copy_text(item.name, s.name);
   s.next = std::exchange(bucket, made);
   return made;
 }
@@ -150,6 +159,12 @@ void Board::note(Announcement& item, bool urgent, int64_t now) {
   s.announced.add(rank_);
   s.rows[(s.turn & 1) * size_ + rank_] = item.rows;
   if (item.signature.kind == Kind::join) header_->join_slot = item.slot;
+  if (header_->refused != 0) drop_refusals(s.name);
+}
+
+void Board::drop_refusals(std::string_view name) {
+  for (auto& refused : header_->refusals)
+    if (refused.rank == rank_ && Refusal{rank_, refused.name, {}}.concerns(name)) refused.rank = -1;
 }
 
 bool Board::complete(const Slot& s) const {
@@ -347,17 +362,36 @@ uint64_t Board::batches() const { return header_->batches.load(std::memory_order
 
 // -- what is missing ----------------------------------------------------------------------------------------------
 
+void Board::refuse(const std::string& name, const std::string& why, Limit limit) {
+  const Lock lock(*this, limit);
+  if (!lock) return;
+  drop_refusals(name);
+  auto& refused = header_->refusals[header_->refused++ % kRefusals];
+  refused = {rank_, {}, {}};
+  copy_text(name, refused.name);
+  copy_text(why, refused.why);
+}
+
+std::vector<Refusal> Board::refusals() const {
+  std::vector<Refusal> found;
+  for (uint64_t i = 0; i < std::min(header_->refused, kRefusals); ++i)
+    if (const auto& [rank, name, why] = header_->refusals[i]; rank >= 0) found.push_back({rank, name, why});
+  return found;
+}
+
 std::vector<Stall> Board::stalls(double seconds, bool all, Limit limit) {
   std::vector<Stall> found;
+  std::vector<Refusal> refused;
   {
     const Lock lock(*this, limit);
     const int64_t now = Timeline::now();
+    if (lock) refused = refusals();
     for (int32_t i = 0; lock && i < header_->used; ++i) {
       const Slot& s = slot(i);
       if (!s.announced.none()) found.push_back(stall_of(s.name, s.current(), s.announced, header_->joined, size_, now));
     }
   }
-  return overdue(found, seconds, all ? -1 : rank_);
+  return overdue(found, refused, seconds, all ? -1 : rank_);
 }
 
 std::string Board::awaited_from(int32_t rank, Limit limit) {

@@ -91,6 +91,8 @@ class Board {
   uint64_t completed(int32_t rank) const;
   void complete_batch();  // this rank has completed the batches it has fetched
 
+  // Tells the others that this rank's submission of an operation, or of a group, was refused, until it submits it.
+  void refuse(const std::string& name, const std::string& why, Limit limit = kNoLimit);
   std::vector<Stall> stalls(double seconds, bool all, Limit limit = kNoLimit);
   // An operation, including a join, that some rank has submitted and `rank` has not but must.  Empty: none.
   std::string awaited_from(int32_t rank, Limit limit = kNoLimit);
@@ -119,6 +121,8 @@ class Board {
   int32_t take_slot();
   void forget(int32_t slot);
   void note(Announcement& item, bool urgent, int64_t now);
+  void drop_refusals(std::string_view name);
+  std::vector<Refusal> refusals() const;
   bool complete(const Slot& slot) const;
   bool awaits_fetch(bool of_mine) const;
   bool settle(int32_t slot, int64_t now);

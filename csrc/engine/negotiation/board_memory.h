@@ -11,6 +11,9 @@
 
 namespace pc::engine {
 
+constexpr size_t kNameBytes = 128, kWhyBytes = 384;  // longer ones are cut
+constexpr uint64_t kRefusals = 16;  // the last ones are kept
+
 struct Header {
   pthread_mutex_t mutex;  // robust: detects an owner that died
   std::atomic<uint32_t> broken;
@@ -23,6 +26,7 @@ struct Header {
   std::atomic<double> cycle;  // seconds
   uint64_t ids;  // written to the ring so far
   uint64_t rounds;  // announced so far
+  uint64_t refused;  // submissions, so far
   Backlog backlog;
   int32_t used, hand;
   int32_t join_slot;  // in which a rank has joined
@@ -30,13 +34,17 @@ struct Header {
   std::atomic<uint32_t> prepared;  // kPrepared
   // Each written only by its own rank; in separate cache lines, since a rank writes its own after every batch.
   struct alignas(64) Progress { std::atomic<uint64_t> beats, completed; } progress[kMostRanks];
+  struct Refused {
+    int32_t rank;  // -1: since submitted
+    char name[kNameBytes], why[kWhyBytes];
+  } refusals[kRefusals];
 };
 
 // An operation.  A rank may complete a round and announce the next before a slower one has fetched it: a slot holds two
 // rounds, and one becomes ready only when all ranks have fetched the previous one.
 struct Slot {
   NameHash hash;
-  char name[128];
+  char name[kNameBytes];
   int32_t next;  // in its bucket; -1: the last
   uint32_t turn;
   RankSet announced;  // the round that is being announced: rounds[turn & 1]

@@ -125,7 +125,15 @@ std::vector<int32_t> choose(std::span<const Round* const> ready, int64_t thresho
   return order;
 }
 
-std::vector<Stall> overdue(const std::vector<Stall>& all, double seconds, int32_t reporter) {
+bool Refusal::concerns(std::string_view operation) const {
+  if (!operation.starts_with(name)) return false;
+  operation.remove_prefix(name.size());
+  return operation.empty() || (operation.size() > 1 && operation[0] == '.' &&
+                               operation.find_first_not_of("0123456789", 1) == std::string_view::npos);
+}
+
+std::vector<Stall> overdue(const std::vector<Stall>& all, std::span<const Refusal> refusals, double seconds,
+                           int32_t reporter) {
   std::map<int32_t, std::vector<const Stall*>> own;  // of each rank that has submitted something
   for (const Stall& stall : all)
     for (const int32_t rank : stall.waiting)
@@ -135,6 +143,9 @@ std::vector<Stall> overdue(const std::vector<Stall>& all, double seconds, int32_
     if (stall.waiting.empty() || stall.missing.empty() || stall.seconds < seconds) continue;
     if (reporter >= 0 && stall.waiting.front() != reporter) continue;
     found.push_back(stall);
+    for (const Refusal& refusal : refusals)
+      if (std::count(stall.missing.begin(), stall.missing.end(), refusal.rank) > 0 && refusal.concerns(stall.name))
+        found.back().refusals.push_back(refusal);
     for (size_t i = 0; i < std::min(stall.missing.size(), kMostNamed); ++i)
       if (const auto waits = own.find(stall.missing[i]); waits != own.end())
         add_crossing(found.back(), stall.missing[i], waits->second);
@@ -154,6 +165,8 @@ std::string list(const std::vector<Stall>& stalls, const Labels& number) {
     text += count > kMostNamed ? ", ... (" + std::to_string(count) + " of them)" : "";
     for (const auto& [missing, waiting, name] : stall.crossings)
       text += "; rank " + number(missing) + " has submitted '" + name + "', which waits for rank " + number(waiting);
+    for (const auto& [rank, name, why] : stall.refusals)
+      text += "; rank " + number(rank) + "'s submission was refused: " + why;
     text += "\n";
   }
   return text;

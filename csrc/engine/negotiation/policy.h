@@ -88,6 +88,14 @@ bool settle(Carrier& carrier, Kind kind, int32_t rank, const Key& round) {
   return carrier.settle(round) || ready;
 }
 
+// A rank's submission that its library refused, such as one of an array of a wrong type: the others wait for it.
+struct Refusal {
+  int32_t rank;
+  std::string name, why;
+  // Whether it was, or was part of, the submission of an operation: that of a group has its name without the number.
+  bool concerns(std::string_view operation) const;
+};
+
 // An operation that not every rank has submitted.
 struct Stall {
   std::string name;
@@ -99,6 +107,7 @@ struct Stall {
     std::string name;
   };
   std::vector<Crossing> crossings;
+  std::vector<Refusal> refusals;  // of missing ranks
 };
 
 // The ranks that an announced operation waits for; joins are not reported, since they may take as long as the ranks
@@ -107,7 +116,7 @@ template <class Ranks>
 Stall stall_of(const std::string& name, const Round& round, const Ranks& announced, const Ranks& joined, int32_t size,
                int64_t now) {
   const Kind kind = round.signature.kind;
-  Stall stall{name, {}, {}, static_cast<double>(now - round.since) * 1e-9, {}};
+  Stall stall{name, {}, {}, static_cast<double>(now - round.since) * 1e-9, {}, {}};
   for (int32_t rank = 0; rank < size; ++rank) {
     if (announced.has(rank)) stall.waiting.push_back(rank);
     else if (kind != Kind::join && waits_for(kind, announced, joined, rank)) stall.missing.push_back(rank);
@@ -115,9 +124,10 @@ Stall stall_of(const std::string& name, const Round& round, const Ranks& announc
   return stall;
 }
 
-// Those of all stalls that have waited for `seconds`, with their crossings.  `reporter`: only those whose first waiting
-// rank it is; -1: all.
-std::vector<Stall> overdue(const std::vector<Stall>& all, double seconds, int32_t reporter);
+// Those of all stalls that have waited for `seconds`, with their crossings and refusals.  `reporter`: only those whose
+// first waiting rank it is; -1: all.
+std::vector<Stall> overdue(const std::vector<Stall>& all, std::span<const Refusal> refusals, double seconds,
+                           int32_t reporter);
 
 // One line each.  `number`: a rank's label in messages.
 std::string list(const std::vector<Stall>& stalls, const Labels& number);

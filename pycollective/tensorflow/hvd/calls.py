@@ -43,9 +43,9 @@ def run(
     if dtypes is None:
         dtypes = [tensor.dtype for tensor in tensors]
     if tf.executing_eagerly():
-        label = eager_label(kind, name, process_set)
         results = EagerResults([dtype.as_numpy_dtype for dtype in dtypes])
-        operation, arrays = make(label, process_set), [as_array(tensor) for tensor in tensors]
+        with EagerNaming(kind, name, process_set) as label:
+            operation, arrays = make(label, process_set), [as_array(tensor) for tensor in tensors]
         try:
             late = operation.run(arrays, results.output)
         except Exception as error:
@@ -63,13 +63,15 @@ def run(
     return found
 
 
-def eager_label(kind: str, name: str | None, process_set: ProcessSet) -> str:
-    """The ranks' name of an operation that is executed at once."""
-    try:
-        return handles.named(kind, name, process_set)
-    except ValueError:
-        require_member(process_set)
-        raise
+class EagerNaming(handles.Naming):
+    """The naming of an operation that is executed at once, with TensorFlow's error where this rank is not a member."""
+
+    def __enter__(self) -> str:
+        try:
+            return super().__enter__()
+        except ValueError:
+            require_member(self._process_set)
+            raise
 
 
 def graph_label(node: str) -> str:

@@ -24,12 +24,12 @@ def _at_once(
     tensor: tf.Tensor, name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet
 ) -> tf.Tensor:
     """The shortest way of the most frequent call: of an eager tensor that no tape records."""
-    x = as_array(tensor)
-    if x.dtype.kind == "O":
-        as_tensor(tensor)
-    out = result_memory.empty(x.shape, x.dtype)
-    label = calls.eager_label("allreduce", name, process_set)
-    items = [operations.reduction(x, out, label, op, prescale, postscale)]
+    with calls.EagerNaming("allreduce", name, process_set) as label:
+        x = as_array(tensor)
+        if x.dtype.kind == "O":
+            as_tensor(tensor)
+        out = result_memory.empty(x.shape, x.dtype)
+        items = [operations.reduction(x, out, label, op, prescale, postscale)]
     try:
         handles.run(items, process_set)
     except Exception as error:

@@ -23,13 +23,13 @@ from pycollective.torch.hvd.tensors import Tensors, changeable, empty_like, send
 
 def _allgathers(tensors: Tensors, name: str | None, process_set: ProcessSet, complete: bool = True) -> list[Item]:
     """`complete`: fail if a rank has joined."""
-    base = handles.named("allgather", name, process_set)
-    items = []
-    for number, tensor in enumerate(tensors):
-        label = base if len(tensors) == 1 else f"{base}.{number}"
-        x = sendable(tensor)
-        items.append(Item("allgather", label, x if x.dim() else x.reshape(1), complete=complete))
-    return items
+    with handles.Naming("allgather", name, process_set) as base:
+        items = []
+        for number, tensor in enumerate(tensors):
+            label = base if len(tensors) == 1 else f"{base}.{number}"
+            x = sendable(tensor)
+            items.append(Item("allgather", label, x if x.dim() else x.reshape(1), complete=complete))
+        return items
 
 
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
@@ -116,28 +116,33 @@ def sparse_allreduce_async(
 # -- broadcast -----------------------------------------------------------------------------------------------------
 
 
+def _broadcasts(
+    tensor: torch.Tensor, in_place: bool, root_rank: int, name: str | None, process_set: ProcessSet
+) -> list[Item]:
+    with handles.Naming("broadcast", name, process_set) as label:
+        x = changeable(tensor) if in_place else sendable(tensor)
+        return [operations.broadcast(x, x if in_place else empty_like(tensor), root_rank, label, process_set)]
+
+
 def broadcast_async(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start to broadcast the root's tensor to all ranks; the result is a new tensor."""
-    item = operations.broadcast(sendable(tensor), empty_like(tensor), root_rank, name, process_set)
-    return handles.start([item], process_set)
+    return handles.start(_broadcasts(tensor, False, root_rank, name, process_set), process_set)
 
 
 def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start to overwrite all ranks' tensors with the root's."""
-    x = changeable(tensor)
-    return handles.start([operations.broadcast(x, x, root_rank, name, process_set)], process_set, lambda _: tensor)
+    return handles.start(_broadcasts(tensor, True, root_rank, name, process_set), process_set, lambda _: tensor)
 
 
 class _Broadcast(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet) -> Any:
         ctx.arguments = root_rank, process_set
-        item = operations.broadcast(sendable(tensor), empty_like(tensor), root_rank, name, process_set)
-        return handles.run([item], process_set)
+        return handles.run(_broadcasts(tensor, False, root_rank, name, process_set), process_set)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -158,8 +163,7 @@ def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """Overwrite all ranks' tensors with the root's; returns the tensor."""
-    x = changeable(tensor)
-    handles.run([operations.broadcast(x, x, root_rank, name, process_set)], process_set)
+    handles.run(_broadcasts(tensor, True, root_rank, name, process_set), process_set)
     return tensor
 
 
@@ -167,11 +171,11 @@ def broadcast_(
 
 
 def _alltoall(tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet) -> list[Item]:
-    label = handles.named("alltoall", name, process_set)
-    if isinstance(splits, torch.Tensor) and (splits.is_floating_point() or splits.is_complex()):
-        raise ValueError(f"splits must be an integer tensor, not one of {splits.dtype}")  # Horovod's class for it
-    parts = None if splits is None else checks.integers(splits, "splits", 0)
-    return [Item("alltoall", label, sendable(tensor), splits=parts)]
+    with handles.Naming("alltoall", name, process_set) as label:
+        if isinstance(splits, torch.Tensor) and (splits.is_floating_point() or splits.is_complex()):
+            raise ValueError(f"splits must be an integer tensor, not one of {splits.dtype}")  # Horovod's class for it
+        parts = None if splits is None else checks.integers(splits, "splits", 0)
+        return [Item("alltoall", label, sendable(tensor), splits=parts)]
 
 
 def _counts(rows: Any, splits: Any) -> torch.Tensor:

@@ -15,7 +15,7 @@ from pycollective.hvd.arguments import OPS, gradient_factors
 from pycollective.hvd.basics import size
 from pycollective.hvd.gradients.agreement import DENSE, NONE, SPARSE, GradientAgreement
 from pycollective.hvd.gradients.gradient_group import new_prefix
-from pycollective.hvd.handles import internal_errors
+from pycollective.hvd.handles import internal_errors, refuse
 from pycollective.hvd.process_sets import ProcessSet
 from pycollective.torch.hvd.data_movement import sparse_allreduce_async
 from pycollective.torch.hvd.gradients import GradientWindows, changes, nothing, sending, store
@@ -156,7 +156,11 @@ class GradientReducer:
             if grad.is_sparse and not self._sparse_as_dense:
                 self._reduce_sparse(p)
                 continue
-            x, axes, take = sending(p, grad, self._compression)
+            try:
+                x, axes, take = sending(p, grad, self._compression)
+            except Exception as error:
+                refuse(gradient.name, self.process_set, error)
+                raise
             items.append(Item("allreduce", gradient.name, x, x, self._operator, -1, None, before, after,
                               gradient.priority, axes=axes))  # fmt: skip
             started.append(_Reduction(p, grad, gradient, take).start)

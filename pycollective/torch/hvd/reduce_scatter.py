@@ -19,21 +19,22 @@ from pycollective.torch.hvd.tensors import Tensors, require_dense, sendable, sev
 def _reducescatters(
     tensors: Tensors, name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet
 ) -> list[Item]:
-    if type(op) is not int:
-        op = checks.integer(op, "op")
-    prescale, postscale = factor(prescale, "prescale_factor"), factor(postscale, "postscale_factor")
-    if op not in (Average, Sum):
-        raise NotImplementedError(f"reducescatter takes op=Average and op=Sum, not {op!r}")  # a RuntimeError
-    base = handles.named("reducescatter", name, process_set)
-    items = []
-    for number, tensor in enumerate(tensors):
-        if not isinstance(tensor, torch.Tensor):
-            require_dense(tensor)
-        if tensor.dim() == 0:
-            raise ValueError("reducescatter needs a tensor with an axis to cut")
-        label = base if len(tensors) == 1 else f"{base}.{number}"
-        items.append(Item("reducescatter", label, sendable(tensor), op=OPS[op], prescale=prescale, postscale=postscale))
-    return items
+    with handles.Naming("reducescatter", name, process_set) as base:
+        if type(op) is not int:
+            op = checks.integer(op, "op")
+        prescale, postscale = factor(prescale, "prescale_factor"), factor(postscale, "postscale_factor")
+        if op not in (Average, Sum):
+            raise NotImplementedError(f"reducescatter takes op=Average and op=Sum, not {op!r}")  # a RuntimeError
+        items = []
+        for number, tensor in enumerate(tensors):
+            if not isinstance(tensor, torch.Tensor):
+                require_dense(tensor)
+            if tensor.dim() == 0:
+                raise ValueError("reducescatter needs a tensor with an axis to cut")
+            label = base if len(tensors) == 1 else f"{base}.{number}"
+            x = sendable(tensor)
+            items.append(Item("reducescatter", label, x, op=OPS[op], prescale=prescale, postscale=postscale))
+        return items
 
 
 def reducescatter_async(

@@ -22,24 +22,19 @@ _operator = get_average_backwards_compatibility_fun(arguments)
 
 
 def _allreduces(
-    tensors: Tensors,
-    outputs: Tensors | None,
-    name: str | None,
-    op: int,
-    prescale: float,
-    postscale: float,
+    tensors: Tensors, in_place: bool, name: str | None, op: int, prescale: float, postscale: float,
     process_set: ProcessSet,
-) -> list[Item]:
-    """Items of a group; the name of a single one is not numbered. `outputs` None: in place."""
-    base = handles.named("allreduce", name, process_set)
-    form = changeable if outputs is None else sendable
-    if len(tensors) == 1:
-        x = form(tensors[0])
-        return [operations.reduction(x, x if outputs is None else outputs[0], base, op, prescale, postscale)]
-    inputs = list(map(form, tensors))
-    labels = [f"{base}.{number}" for number in range(len(inputs))]
-    parts = zip(inputs, inputs if outputs is None else outputs, labels, strict=True)
-    return operations.reductions(parts, op, prescale, postscale)
+) -> list[Item]:  # fmt: skip
+    """Items of a group; the name of a single one is not numbered."""
+    with handles.Naming("allreduce", name, process_set) as base:
+        if len(tensors) == 1:
+            x = changeable(tensors[0]) if in_place else sendable(tensors[0])
+            out = x if in_place else empty_like(tensors[0])
+            return [operations.reduction(x, out, base, op, prescale, postscale)]
+        inputs = list(map(changeable if in_place else sendable, tensors))
+        outputs = inputs if in_place else map(empty_like, tensors)
+        labels = [f"{base}.{number}" for number in range(len(inputs))]
+        return operations.reductions(zip(inputs, outputs, labels, strict=True), op, prescale, postscale)
 
 
 def allreduce_async(
@@ -52,8 +47,7 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start a reduction over all ranks; `synchronize` of the handle returns a new tensor."""
-    out = empty_like(tensor)
-    items = _allreduces([tensor], [out], name, _operator(op, average), prescale_factor, postscale_factor, process_set)
+    items = _allreduces([tensor], False, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
     return handles.start(items, process_set)
 
 
@@ -67,7 +61,7 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an in-place reduction over all ranks."""
-    items = _allreduces([tensor], None, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
+    items = _allreduces([tensor], True, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
     return handles.start(items, process_set, lambda _: tensor)
 
 
@@ -82,8 +76,7 @@ def _reduced(
     results = handles.run_group(name, [tensor], op, prescale, postscale, process_set, empty_like, LEAST_BYTES)
     if results is not None:
         return results[0]
-    out = empty_like(tensor)
-    return handles.run(_allreduces([tensor], [out], name, op, prescale, postscale, process_set), process_set)
+    return handles.run(_allreduces([tensor], False, name, op, prescale, postscale, process_set), process_set)
 
 
 class Allreduce(torch.autograd.Function):
@@ -129,7 +122,7 @@ def allreduce_(
     operator = _operator(op, average)
     results = handles.run_group(name, [tensor], operator, prescale_factor, postscale_factor, process_set, None)
     if results is None:
-        items = _allreduces([tensor], None, name, operator, prescale_factor, postscale_factor, process_set)
+        items = _allreduces([tensor], True, name, operator, prescale_factor, postscale_factor, process_set)
         handles.run(items, process_set)
     return tensor
 
@@ -145,9 +138,8 @@ def grouped_allreduce_async(
 ) -> int:
     """allreduce_async of several tensors, which are reduced together; the result is a list."""
     tensors = several(tensors)
-    outputs = [empty_like(tensor) for tensor in tensors]
-    items = _allreduces(tensors, outputs, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
-    return handles.start(items, process_set, lambda _: outputs)
+    items = _allreduces(tensors, False, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
+    return handles.start(items, process_set, list)
 
 
 def grouped_allreduce_async_(
@@ -161,7 +153,7 @@ def grouped_allreduce_async_(
 ) -> int:
     """allreduce_async_ of several tensors, which are reduced together."""
     tensors = several(tensors)
-    items = _allreduces(tensors, None, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
+    items = _allreduces(tensors, True, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
     return handles.start(items, process_set, lambda _: list(tensors))
 
 
@@ -171,10 +163,8 @@ def _all_reduced(
     results = handles.run_group(name, tensors, op, prescale, postscale, process_set, empty_like, LEAST_BYTES)
     if results is not None:
         return tuple(results)
-    outputs = [empty_like(tensor) for tensor in tensors]
-    items = _allreduces(tensors, outputs, name, op, prescale, postscale, process_set)
-    handles.run(items, process_set, list)
-    return tuple(outputs)
+    items = _allreduces(tensors, False, name, op, prescale, postscale, process_set)
+    return tuple(handles.run(items, process_set, list))
 
 
 class GroupedAllreduce(torch.autograd.Function):
@@ -228,6 +218,6 @@ def grouped_allreduce_(
     tensors, operator = several(tensors), _operator(op, average)
     results = handles.run_group(name, tensors, operator, prescale_factor, postscale_factor, process_set, None)
     if results is None:
-        items = _allreduces(tensors, None, name, operator, prescale_factor, postscale_factor, process_set)
+        items = _allreduces(tensors, True, name, operator, prescale_factor, postscale_factor, process_set)
         handles.run(items, process_set, list)
     return list(tensors)

@@ -101,6 +101,28 @@ def _names_under_way(hvd: Any) -> None:
         hvd.poll(12345678)
 
 
+def test_a_refused_call_can_be_mended() -> None:
+    """With a name or without: the numbers of operations without one remain equal on all ranks."""
+    run(2, _mended)
+
+
+def _mended(hvd: Any) -> None:
+    mistake, right = torch.ones(4, 6).t(), torch.ones(2, 3)
+    wrong = {  # each call, what is wrong with it
+        "contiguous": lambda x, name: hvd.allreduce_(x if x is right else mistake, name=name),
+        "axis": lambda x, name: hvd.reducescatter(x if x is right else torch.tensor(1.0), name=name),
+        "splits": lambda x, name: hvd.alltoall(x, None if x is right else [1.5], name=name),
+        "root_rank": lambda x, name: hvd.broadcast(x, 0 if x is right else 7, name=name),
+        "tensor": lambda x, name: hvd.allgather(x if x is right else None, name=name),
+    }
+    for word, call in wrong.items():
+        for name in ("named", None, None):
+            if hvd.rank() == 1:
+                with pytest.raises((ValueError, TypeError), match=word):
+                    call(mistake, name)
+            call(right, name)
+
+
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_join(n: int) -> None:
     run(n, _join)
