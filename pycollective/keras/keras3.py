@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,6 +36,42 @@ class Reducing(ReducingOptimizer):
             return super().apply(grads, trainable_variables)
         with self.reduction.step(grads, variables, bool(self.gradient_accumulation_steps)) as reduced:
             return super().apply(reduced, trainable_variables)
+
+    # -- what scripts for Horovod's Keras 2 optimizers call, on the TensorFlow backend ------------------------------
+
+    def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[tuple[Any, Any]]:
+        """Collective: the reduced gradients, with their variables; the next `apply` does not reduce them again.
+
+        With backward_passes_per_step > 1 these are this rank's own: `apply` adds them up, and reduces the sums.
+
+        Args:
+            loss: a function without arguments, or a tensor that `tape` has recorded.
+            var_list: variables, or a function that returns them.
+
+        Raises:
+            ValueError: a tensor without its tape.
+            RuntimeError: the backend of Keras is not TensorFlow.
+        """
+        return self._compute_gradients(loss, var_list, None, tape)
+
+    def _compute_gradients(
+        self: Any, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
+    ) -> list[tuple[Any, Any]]:
+        if keras.backend.backend() != "tensorflow":
+            raise RuntimeError("compute_gradients needs the TensorFlow backend of Keras: use apply_gradients")
+        variables = list(var_list() if callable(var_list) else var_list)
+        gradients = self.reduction.backend.gradients(loss, variables, grad_loss, tape)
+        if not self.gradient_accumulation_steps:
+            gradients = self.reduction.for_next_step(gradients, variables)
+        return list(zip(gradients, variables, strict=True))
+
+    @property
+    def _agg_helper(self: Any) -> Any:
+        """`counter`: the number of passes since the last update; None: gradients are not accumulated."""
+        passes = self.gradient_accumulation_steps
+        return types.SimpleNamespace(counter=keras.ops.mod(self._iterations, passes)) if passes else None
+
+    # -- accumulation ------------------------------------------------------------------------------------------------
 
     def _clip_gradients(self: Any, grads: Sequence[Any]) -> Any:
         steps = self.gradient_accumulation_steps

@@ -33,7 +33,7 @@ class GradientReduction:
         self._prefix: str | None = None
         self._waiting: tuple[list[Any], list[Any]] | None = None
         self.count = 0
-        self.applying = self._reduced_before = False
+        self.applying = self._reduced_before = self._reduced_once = False
 
     def register_local_var(self, variable: Any) -> None:
         """Do not reduce this variable's gradients."""
@@ -115,6 +115,12 @@ class GradientReduction:
         finally:
             self._reduced_before = False
 
+    def for_next_step(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Reduce the gradients; the next step applies those that it is given as they are."""
+        reduced = self(gradients, variables)
+        self._reduced_once = True
+        return reduced
+
     @contextlib.contextmanager
     def step(self, gradients: Sequence[Any], variables: Sequence[Any], accumulates: bool) -> Iterator[list[Any]]:
         """While this is entered, the optimizer may apply the gradients that it yields.
@@ -122,10 +128,10 @@ class GradientReduction:
         Args:
             accumulates: the optimizer adds up the gradients of several steps, and reduces the sum by `accumulated`.
         """
-        before = self.applying
-        self.applying = True
+        before, once = self.applying, self._reduced_once
+        self.applying, self._reduced_once = True, False
         try:
-            if self._reduced_before:
+            if self._reduced_before or once:
                 yield list(gradients)
             elif accumulates:
                 self.count += 1

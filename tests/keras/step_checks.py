@@ -29,6 +29,30 @@ def own_accumulation() -> None:
     train(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01, gradient_accumulation_steps=2)))
 
 
+def computed() -> None:
+    """compute_gradients, which TensorFlow's Horovod scripts call: reduced once, and the passes are counted."""
+    import tensorflow as tf
+
+    mean = (hvd.size() - 1) / 2
+    opt, v = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Sum), variable((2,))
+    for turn in range(1, 4):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.convert_to_tensor(v) * float(hvd.rank()))
+        own = {} if turn == 1 else {"tape": tape}
+        pairs = opt._compute_gradients(loss if own else lambda: tf.reduce_sum(v * float(hvd.rank())), [v], **own)
+        np.testing.assert_allclose(read(pairs[0][0]), hvd.size() * mean)
+        opt.apply_gradients(pairs)
+        np.testing.assert_allclose(read(v), -turn * hvd.size() * mean)
+    with raises(ValueError, "tape"):
+        opt.compute_gradients(loss, [v])
+
+    opt, v = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=2), variable((2,))
+    for turn in range(1, 4):
+        opt.apply_gradients(opt.compute_gradients(lambda: tf.reduce_sum(v * float(hvd.rank())), [v]))
+        assert int(read(opt._agg_helper.counter)) == turn % 2
+        np.testing.assert_allclose(read(v), -(turn // 2) * 2 * mean)
+
+
 def clipping() -> None:
     """Gradients are clipped after their reduction."""
     opt = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0, clipvalue=1.0))

@@ -22,10 +22,10 @@ ALL = [
 ]  # fmt: skip
 KERAS_3 = ["own_accumulation", "steps_differ"]
 KINDS = {
-    "tensorflow": [*KERAS_3, "sync_batch_normalization", *ALL],
+    "tensorflow": [*KERAS_3, "computed", "sync_batch_normalization", *ALL],
     "jax": [*KERAS_3, *ALL],
     "torch": [*KERAS_3, *ALL],
-    "tf_keras": ["sync_batch_normalization", *ALL],
+    "tf_keras": ["computed", "sync_batch_normalization", *ALL],
 }
 
 

@@ -83,6 +83,22 @@ def multiply(gradient: Any, factor: float) -> Any:
     return gradient * tf.cast(factor, gradient.dtype)
 
 
+def gradients(loss: Any, variables: Sequence[Any], grad_loss: Any, tape: Any) -> list[Any]:
+    """The gradients of a loss, a function or a tensor that the tape has recorded; `grad_loss`: of the loss itself.
+
+    Raises:
+        ValueError: a tensor without a tape.
+    """
+    if callable(loss):
+        tape = tf.GradientTape() if tape is None else tape
+        with tape:
+            loss = loss()
+    elif tape is None:
+        raise ValueError("a loss that is a tensor needs the tape that has recorded it")
+    found: list[Any] = tape.gradient(loss, variables, grad_loss)
+    return found
+
+
 def array(value: Any) -> Any:
     return np.array(tf.convert_to_tensor(value))
 
