@@ -259,7 +259,7 @@ void Team::give_up(const Operation& op, Fault fault, int32_t culprit, const std:
 }
 
 bool Team::given_up(const Operation& op) const {
-  return failed_ == op.sequence || control_.ends(channel_, op.sequence);
+  return control_.poisoned() && (failed_ == op.sequence || control_.ends(channel_, op.sequence));
 }
 
 void Team::interrupt(const std::string& where) {

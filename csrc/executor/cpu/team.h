@@ -90,7 +90,7 @@ struct Operation {
   Cursor cursor{};
   Clock::time_point deadline{};  // set by the first wait that does not end at once
   Clock::time_point waiting_since{};            // of the wait in progress
-  std::pair<int32_t, uint64_t> awaited{-1, 0};  // peer and target of that wait
+  std::pair<int32_t, uint64_t> awaited{};  // peer and target of that wait
   Clock::time_point spared{};         // since when: a later call was given up
   Clock::time_point checked{};        // when the peers were last checked
   Clock::time_point until = Clock::time_point::max();  // of limited waiting

@@ -152,8 +152,10 @@ bool Team::await_slow(Operation& op, Goal goal) {
   const auto start = Clock::now();
   if (op.deadline == Clock::time_point{}) op.deadline = start + std::chrono::duration_cast<Clock::duration>(op.timeout);
   // A call that is resumed continues the wait that it began.
-  if (op.waiting == Waiting::blocks || op.awaited != std::pair(goal.peer, goal.target)) op.waiting_since = start;
-  op.awaited = {goal.peer, goal.target};
+  const std::pair awaited(goal.peer, goal.target);
+  if (op.waiting == Waiting::blocks || op.waiting_since == Clock::time_point{} || op.awaited != awaited)
+    op.waiting_since = start;
+  op.awaited = awaited;
   if (op.waiting == Waiting::declines) {
     if (reached()) return true;
     healthy(op, goal);
