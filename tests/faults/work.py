@@ -106,12 +106,17 @@ def step_of(comm: Communicator, kind: str, seed: int) -> Step:
 def go_on(comm: Communicator, seconds: float) -> Communicator:
     """What survivors do: shrink, and work on what that returns."""
     fresh = comm.shrink(seconds)
+    work_on(fresh)
+    return fresh
+
+
+def work_on(fresh: Communicator) -> None:
+    """Calls of survivors."""
     for turn in range(100):
         x = np.full(1 + 400 * turn, fresh.rank + turn)
         total = sum(rank + turn for rank in range(fresh.size))
         assert (fresh.allreduce(x, topology="ring" if turn % 2 else "direct") == total).all()
         time.sleep(0.002)
-    return fresh
 
 
 def _collectives(comm: Communicator, choice: random.Random) -> Step:

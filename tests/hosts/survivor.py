@@ -7,6 +7,7 @@ import os
 import random
 import socket
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -50,13 +51,19 @@ def main(folder: str, kind: str, seed: str) -> None:
     comm = pycollective.init()
     link = FileLink(Path(folder, f"{comm.rank}.report"))
     link.send({"pid": os.getpid(), "host": socket.gethostname()})
-    size = 0
+    made: dict[str, float] = {}
 
     def survive() -> None:
-        nonlocal size
         if kind == "torch":
             sys.modules["torch.distributed"].destroy_process_group()
-        size = work.go_on(comm, SHRINK).size
+        fresh = comm
+        while True:
+            fresh = fresh.shrink(SHRINK)
+            made.update(size=fresh.size, at=time.monotonic())
+            try:
+                return work.work_on(fresh)
+            except pycollective.PeerLostError:  # another one was lost
+                continue
 
     try:
         if kind == "torch":
@@ -64,9 +71,9 @@ def main(folder: str, kind: str, seed: str) -> None:
         else:
             step = work.step_of(comm, kind, int(seed))
         work.endure(link, step, survive)
-        link.send({"size": size})
+        link.send(made)
     except pycollective.Error as error:
-        link.send({"refused": f"{type(error).__name__}: {error}"})
+        link.send({"refused": f"{type(error).__name__}: {error}", "at": time.monotonic()})
     except Exception:
         link.send({"wrong": traceback.format_exc()})
     os._exit(0)  # whatever launched it need not agree that it may end

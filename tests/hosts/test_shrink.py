@@ -6,7 +6,8 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pycollective as pc
+from pycollective.comm.host.segments import Exchange
+from pycollective.comm.hosts import team as hosts_team
 from pycollective.comm.hosts.connections import Meeting
 from pycollective.comm.hosts.shrink import why_not
-from pycollective.comm.hosts.survivors import Survivor, SurvivorAgreement
+from pycollective.comm.hosts.survivors import MemberLostError, Survivor, SurvivorAgreement
 from pycollective.engine import Engine, Item
 
 REFUSED = "needs more than half"
@@ -147,9 +150,52 @@ def test_a_member_that_ends_while_the_communicator_is_made_is_named(leader: int)
     mine, its = socket.socketpair()
     its.close()
     agreement = SurvivorAgreement(0, leader, [0, 1, 2], {1: Survivor(mine)}, time.monotonic() + 5)
-    role = "led" if leader == 1 else "took part in"
-    with mine, pytest.raises(pc.CommunicatorError, match=rf"rank 1, which {role} shrink\(\), is gone"):
+    with mine, pytest.raises(MemberLostError, match=r"rank 1 took part in shrink\(\), and has gone"):
         agreement.exchange(b"mine")
+
+
+@pytest.mark.parametrize("lost", [0, 1, 3])
+def test_survivors_meet_again_if_one_is_lost_before_they_have_connected(
+    lost: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = hosts_team.connect
+
+    def losing(exchange: Exchange, position: int, members: Sequence[int], *rest: Any) -> object:
+        if len(members) == 4 and position == lost:
+            exchange(b"")
+            raise SystemExit
+        return connect(exchange, position, members, *rest)
+
+    monkeypatch.setattr(hosts_team, "connect", losing)
+
+    def run(comm: pc.Communicator) -> object:
+        try:
+            return comm.shrink(20).allgather(np.array([comm.rank])).tolist()
+        except SystemExit:
+            comm.free()
+            return None
+
+    rest = [rank for rank in range(4) if rank != lost]
+    got = pc.local_world(4, hosts=(0, 0, 1, 2)).run(run)
+    assert [got[rank] for rank in rest] == [rest] * 3
+
+
+@pytest.mark.parametrize("unable", [0, 1])
+def test_survivors_learn_why_one_cannot_connect(unable: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = hosts_team.connect
+
+    def failing(exchange: Exchange, position: int, *rest: Any) -> object:
+        if position == unable:
+            raise pc.BootstrapError("no route")
+        return connect(exchange, position, *rest)
+
+    monkeypatch.setattr(hosts_team, "connect", failing)
+
+    def run(comm: pc.Communicator) -> None:
+        with pytest.raises(pc.CommunicatorError, match="the survivors cannot connect: no route"):
+            comm.shrink(20)
+
+    pc.local_world(3, hosts=(0, 1, 1)).run(run)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=9))

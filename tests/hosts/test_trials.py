@@ -49,7 +49,7 @@ def test_every_kind_of_work_is_in_twenty_trials() -> None:
 def test_twenty_trials_have_all_faults_on_both_sides() -> None:
     every = [trials.trial(number) for number in TWENTY]
     assert {fault: sum(one.fault == fault for one in every) for fault in trials.FAULTS} == dict.fromkeys(
-        trials.FAULTS, 5
+        trials.FAULTS, 4
     )
     assert any(not one.may_shrink(rank) for one in every if one.fault == "gone" for rank in one.survivors)
 
@@ -97,6 +97,27 @@ def test_a_survivor_is_judged(rank: int, reports: list[Any], problem: str | None
     else:
         assert len(result.problems) == 1
         assert re.search(problem, result.problems[0])
+
+
+@pytest.mark.parametrize(
+    ("lost", "report", "problem"),
+    [
+        ((1, 2), {"size": 2, "at": 101.5}, None),
+        ((1, 2), {"refused": "CommunicatorError: no", "at": 101.5}, "2 that continue"),
+        ((1, 2), {"wrong": "a traceback"}, "2 that continue"),
+        ((1, 0), {"size": 2, "at": 101.5}, None),  # of the three that the first shrink() returned
+        ((1, 0), {"refused": "CommunicatorError: no", "at": 101.5}, None),
+        ((1, 0), {"size": 3, "at": 101.5}, "did not raise"),
+    ],
+)
+def test_a_second_loss_is_judged(lost: tuple[int, ...], report: dict[str, Any], problem: str | None) -> None:
+    one = Trial(0, "again", (2, 2), "collective", lost)
+    result = Result(one)
+    trials.judge(one, 3, [*_reports("rank 1 was lost")[:3], "survived", report], 101.0, result)
+    assert [problem is not None and re.search(problem, each) is not None for each in result.problems] == (
+        [] if problem is None else [True]
+    )
+    assert result.seconds == {3: report.get("at", 146.0) - 101}
 
 
 def test_a_process_group_that_is_being_made_raises_another_error() -> None:

@@ -30,13 +30,14 @@ from hosts.forked import start_ranks
 from launch import OPEN_MPI_SETTINGS, find_mpirun
 from pycollective.bench.ranks.namespaces import Hosts, why_not
 
-FAULTS = ("kill", "cut", "freeze", "gone")
-"""A rank is killed; hosts are cut off from the others; a host's processes are stopped; half of the hosts vanish."""
+FAULTS = ("kill", "cut", "freeze", "gone", "again")
+"""A rank is killed; hosts are cut off from the others; a host's processes are stopped; half of the hosts vanish; a rank
+is killed, and another one while the survivors shrink the communicator."""
 LAYOUTS = ((2, 2), (1, 2), (1, 1, 1), (2, 1, 1), (1, 1, 1, 1), (2, 2, 1))
 """Ranks on each host: three or more, so that the loss of one rank never leaves a tie."""
 KINDS = ("collective", "nonblocking", "messages", "engine", "groups", "torch")
-LIMITS = {"kill": 1.0, "cut": 2.5, "freeze": 2.5, "gone": 2.5}
-"""Seconds until every survivor has named what was lost."""
+LIMITS = {"kill": 1.0, "cut": 2.5, "freeze": 2.5, "gone": 2.5, "again": 1.0}
+"""Seconds until every survivor has named what was lost; "again": until they continue without the second rank."""
 _DEADLINE = 25.0
 """Of calls: far above the limits, so that a deadline does not replace the detection of a loss."""
 _SLACK = 45.0
@@ -45,7 +46,7 @@ _SLACK = 45.0
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial; the number determines everything except the moment. `lost`: a rank (kill), or hosts."""
+    """One trial; the number determines everything except the moment. `lost`: ranks (kill, again), or hosts."""
 
     number: int
     fault: str
@@ -54,8 +55,13 @@ class Trial:
     lost: tuple[int, ...]
 
     def __str__(self) -> str:
-        what = "rank" if self.fault == "kill" else "host"
+        what = "rank" if self.kills else "host"
         return f"trial {self.number}: {self.fault} {what} {self.lost} of {self.layout}, {self.kind}"
+
+    @property
+    def kills(self) -> bool:
+        """Whether ranks are lost, and not hosts."""
+        return self.fault in ("kill", "again")
 
     @property
     def host_of(self) -> list[int]:
@@ -64,7 +70,7 @@ class Trial:
 
     @property
     def lost_ranks(self) -> set[int]:
-        return {rank for rank, host in enumerate(self.host_of) if (rank if self.fault == "kill" else host) in self.lost}
+        return {rank for rank, host in enumerate(self.host_of) if (rank if self.kills else host) in self.lost}
 
     @property
     def survivors(self) -> set[int]:
@@ -98,19 +104,19 @@ class Result:
 
 
 def trial(number: int) -> Trial:
-    """The trial of a number; four consecutive ones have all faults. Without torch, those with it use the engine."""
+    """The trial of a number; five consecutive ones have all faults. Without torch, those with it use the engine."""
     choice = random.Random(number)
     fault, layout = FAULTS[number % len(FAULTS)], choice.choice(LAYOUTS)
     hosts = range(len(layout))
-    if fault == "kill":
-        lost = [choice.randrange(sum(layout))]
+    if fault in ("kill", "again"):
+        lost = choice.sample(range(sum(layout)), 1 if fault == "kill" else 2)
     else:
         most = len(layout) // 2
         lost = choice.sample(hosts, {"cut": choice.randint(1, most), "freeze": 1, "gone": most}[fault])
     kind = choice.choice(KINDS)
     if kind == "torch" and importlib.util.find_spec("torch") is None:
         kind = "engine"
-    return Trial(number, fault, layout, kind, tuple(sorted(lost)))
+    return Trial(number, fault, layout, kind, tuple(lost if fault == "again" else sorted(lost)))
 
 
 Start = Callable[[Hosts, Trial, Path, dict[str, str]], None]
@@ -187,6 +193,10 @@ def _observe(one: Trial, hosts: Hosts, reports: _Reports, result: Result) -> Non
     at = time.monotonic()
     _inflict(one, hosts, reports)
     reports.wait(one.survivors, _RAISED + 1, _SLACK)
+    if one.fault == "again":
+        time.sleep(random.random() * 0.1)
+        at = time.monotonic()
+        _kill(one.lost[1], one, hosts, reports)
     reports.wait({rank for rank in one.survivors if len(reports.of(rank)) > _RAISED}, _SURVIVED + 1, _SLACK)
     if one.fault == "freeze":
         hosts.resume(f"host{one.lost[0]}")
@@ -200,15 +210,18 @@ def _observe(one: Trial, hosts: Hosts, reports: _Reports, result: Result) -> Non
 
 def _inflict(one: Trial, hosts: Hosts, reports: _Reports) -> None:
     names = [f"host{host}" for host in one.lost]
-    if one.fault == "kill":
-        [rank] = one.lost
-        hosts.kill(f"host{one.host_of[rank]}", reports.of(rank)[_HELLO]["pid"])
+    if one.kills:
+        _kill(one.lost[0], one, hosts, reports)
     elif one.fault == "freeze":
         hosts.freeze(*names)
     else:
         hosts.cut(*names)
         for name in names if one.fault == "gone" else ():
             hosts.kill(name)  # nobody is told: its network was cut before
+
+
+def _kill(rank: int, one: Trial, hosts: Hosts, reports: _Reports) -> None:
+    hosts.kill(f"host{one.host_of[rank]}", reports.of(rank)[_HELLO]["pid"])
 
 
 def judge(one: Trial, rank: int, reports: list[Any], at: float, result: Result) -> None:
@@ -218,8 +231,10 @@ def judge(one: Trial, rank: int, reports: list[Any], at: float, result: Result) 
         problem(f"rank {rank} has not raised within {_SLACK:g} s")
         return
     raised = Raised(*reports[_RAISED])
-    result.seconds[rank] = raised.at - at
-    expected = {"PeerLostError"} if one.fault == "kill" else {"PeerLostError", "TimeoutError"}
+    rest = reports[_SURVIVED:]
+    made = next((each for each in rest if each != "survived"), {"at": at + _SLACK})
+    result.seconds[rank] = (made.get("at", at + _SLACK) if one.fault == "again" else raised.at) - at
+    expected = {"PeerLostError"} if one.kills else {"PeerLostError", "TimeoutError"}
     if one.kind == "torch":
         expected |= {"BootstrapError"}  # of a process group that is being made
     if not expected & set(raised.kinds):
@@ -231,11 +246,12 @@ def judge(one: Trial, rank: int, reports: list[Any], at: float, result: Result) 
         problem(f"rank {rank} has lost the ranks {sorted(beyond)} and names others, too: {raised.text}")
     if not 0 <= raised.again < 1:
         problem(f"rank {rank} raised, and its next call {raised.again:.1f} s later: {raised.text}")
-    rest = reports[_SURVIVED:]
-    if not one.may_shrink(rank):
-        if not rest or "refused" not in rest[0]:
+    continues = made.get("size") == len(one.side_of(rank))
+    # Of ranks that are lost one after the other, the rest may be the larger side of those that survived the first.
+    if not one.may_shrink(rank) and not (continues and one.fault == "again"):
+        if "refused" not in made:
             problem(f"rank {rank} is on the smaller side, and shrink() did not raise: {rest}")
-    elif rest != ["survived", {"size": len(one.side_of(rank))}]:
+    elif not continues:
         problem(f"rank {rank} is one of {len(one.side_of(rank))} that continue, and reports {rest}")
 
 

@@ -3,7 +3,8 @@
 Every survivor connects with every other that it can reach. The lowest rank that a survivor reaches is to lead: once no
 lower rank can call any more, or the time is over, the survivor asks it to be a member. The leader waits for those who
 may still ask, for a bounded time, then tells all the members. They must be more than half of the ranks, or half with
-rank 0: of several groups that cannot reach each other, at most one continues.
+rank 0: of several groups that cannot reach each other, at most one continues. If a member is lost before they have
+connected, the others begin another round.
 """
 
 from __future__ import annotations

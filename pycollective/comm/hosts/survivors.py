@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from dataclasses import dataclass, field
@@ -10,12 +11,16 @@ from pycollective.comm.bootstrap.sockets.frames import Reader, frame, pack, rece
 from pycollective.errors import CommunicatorError
 
 JOIN, JOIN_LATE, LEADS, MEMBERS, REFUSED, BLOB = range(1, 7)
-"""Messages: the sender asks to be a member; the same, its time being over; leads; the members; why there are none; a
-part of an exchange."""
+"""Messages: the sender asks to be a member; the same, its time being over; leads; the members; why there is no
+communicator; a part of an exchange."""
 GRACE_SECONDS = 2.0
 """For survivors that are connected, after the time is over."""
 _MOST_BYTES = 1 << 28  # of a message
 _LEAST_SECONDS = 0.005  # to send
+
+
+class MemberLostError(CommunicatorError):
+    """A member was lost before the communicator was made: the others meet again."""
 
 
 @dataclass
@@ -54,7 +59,8 @@ class SurvivorAgreement:
         """Allgather among the members.
 
         Raises:
-            CommunicatorError: a member, or the leader, is gone.
+            MemberLostError: a member has gone, or has learned that another one has.
+            CommunicatorError: a member has given up.
         """
         if self.rank != self.leader:
             self._to(self.leader, data)
@@ -74,11 +80,19 @@ class SurvivorAgreement:
     def _from(self, rank: int) -> bytes:
         try:
             peer = self.others[rank]
-            return receive(peer.connection, peer.reader, self.deadline)[1]
+            kind, payload = receive(peer.connection, peer.reader, self.deadline)
         except (KeyError, OSError, EOFError, ValueError):
             raise self.gone(rank) from None
+        if kind == REFUSED:
+            raise CommunicatorError(payload.decode())
+        return payload
 
-    def gone(self, rank: int) -> CommunicatorError:
+    def gone(self, rank: int) -> MemberLostError:
         """The error of a rank that is gone."""
-        role = "led" if rank == self.leader else "took part in"
-        return CommunicatorError(f"rank {rank}, which {role} shrink(), is gone, or has failed to complete it")
+        return MemberLostError(f"rank {rank} took part in shrink(), and has gone before it was complete")
+
+    def give_up(self, text: str) -> None:
+        """Tell the members, or the leader, which tells them, why this rank makes no communicator."""
+        for peer in self.others.values():
+            with contextlib.suppress(OSError):
+                peer.send(REFUSED, text.encode())

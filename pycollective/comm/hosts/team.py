@@ -34,6 +34,7 @@ from pycollective.comm.hosts import ucx
 from pycollective.comm.hosts.connections import connect_all
 from pycollective.comm.hosts.network import Network
 from pycollective.comm.hosts.shrink import agree
+from pycollective.comm.hosts.survivors import GRACE_SECONDS, MemberLostError, SurvivorAgreement
 from pycollective.comm.planner import default_between_hosts
 from pycollective.errors import BootstrapError, CommunicatorError, PeerLostError
 
@@ -109,23 +110,37 @@ class HostsTeam(HostTeam):
         if self._shrunk:  # a rank in two groups of survivors could bring a lost majority back
             raise CommunicatorError("the communicator was shrunk before: shrink the one that this returned")
         network = self._own_network()
-        with agree(self.team, self.group.rank, network.listener, self._endpoints, self._name, timeout) as found:
-            part = self.group.part(found.members, f"{self.group.name}/shrunk")
-            seconds = max(0.0, found.deadline - time.monotonic())
-
-            def check() -> None:
-                for member in found.members:
-                    if member != self.group.rank and self.team.gone(member):
-                        raise found.gone(member)
-
-            try:
-                made = connect(found.exchange, part.rank, range(part.size), part, network, seconds, check)
-            except BootstrapError as error:
-                raise CommunicatorError(f"the survivors cannot connect: {error}") from None
-        assert made is not None
+        end = time.monotonic() + 2 * timeout + GRACE_SECONDS
+        while True:
+            with agree(self.team, self.group.rank, network.listener, self._endpoints, self._name, timeout) as found:
+                try:
+                    made = self._connect_survivors(found, network)
+                    break
+                except MemberLostError:
+                    if time.monotonic() > end:
+                        raise
+                except CommunicatorError as error:
+                    found.give_up(str(error))
+                    raise
         self._shrunk = True
         for rank in set(range(self.group.size)) - set(found.members):
             self.team.expel(rank)
+        return made
+
+    def _connect_survivors(self, found: SurvivorAgreement, network: Network) -> HostTeam:
+        part = self.group.part(found.members, f"{self.group.name}/shrunk")
+        seconds = max(0.0, found.deadline - time.monotonic())
+
+        def check() -> None:
+            for member in found.members:
+                if member != self.group.rank and self.team.gone(member):
+                    raise found.gone(member)
+
+        try:
+            made = connect(found.exchange, part.rank, range(part.size), part, network, seconds, check)
+        except BootstrapError as error:
+            raise CommunicatorError(f"the survivors cannot connect: {error}") from None
+        assert made is not None
         return made
 
     # -- shutdown ------------------------------------------------------------------------------------------------------
