@@ -5,6 +5,8 @@ Importing it also registers the torch.distributed backend "pycollective".
 
 from __future__ import annotations
 
+# First torch alone: importing its part while another thread imports torch ends the process (torch 2.13).
+import torch as _torch  # noqa: F401
 import torch.distributed as _distributed
 
 from pycollective.hvd.exceptions import HostsUpdatedInterrupt
