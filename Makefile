@@ -49,7 +49,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective be
 
 .DEFAULT_GOAL := help
 .PHONY: help install environments demo test quick test-frameworks test-cuda test-ray test-ucx test-recipes versions newest wheels \
-  notebook course site asan faults dev bench lint stubs sass docs clean distclean
+  notebook course site asan faults fuzz dev bench lint stubs sass docs clean distclean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -95,6 +95,9 @@ asan: $(VENV)/.installed ## native and close-to-core tests under the address and
 faults: $(VENV)/.installed $(VENV)/.torch ## 300 trials that kill and stop ranks at random moments (ARGS="--count 20")
 	cd tests && $(abspath $(BIN))/python -m faults.trials $(ARGS)
 	cd tests && $(abspath $(BIN))/python -m hosts.trials $(ARGS)
+
+fuzz: $(VENV)/.installed $(VENV)/.torch ## an hour of random tests with new seeds, which it prints (ARGS="--seconds 60 --seed 3")
+	cd tests && $(abspath $(BIN))/python -m fuzz.campaign $(ARGS)
 
 test-frameworks: $(VENV)/.frameworks $(VENV)/.jax-oldest $(VENV)/.mxnet ## TensorFlow, Keras and JAX from PyPI, and MXNet in an environment of its own
 	$(FRAMEWORKS) -I -c "import jax, keras, optax, tensorflow, tf_keras" 2>/dev/null # or the tests would skip what is missing

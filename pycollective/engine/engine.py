@@ -160,7 +160,7 @@ class Engine:
     def refuse(self, name: str, error: Exception) -> None:
         """Tell the other ranks why this one does not submit an operation, until it does; `submit` and `run` do so too.
 
-        Stall reports, and the TimeoutError of ranks that wait for it in vain, state the error.
+        Stall reports, and the TimeoutError of ranks that wait for it, state the error.
 
         Args:
             name: of the operation, or what the names NAME.0, NAME.1, ... of a group's operations have in common.

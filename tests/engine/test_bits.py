@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from fuzz.seeds import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from processes import run
 from reference import DTYPES as EVERY_TYPE
@@ -71,7 +72,8 @@ def in_one_world(engine: Engine, comm: Communicator, dtype: str, seed: int, opti
         assert fused(engine, arrays, options, seed + threshold, seed % 2 == 1) == right, threshold
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@pytest.mark.fuzz
+@examples(25)
 @given(
     n=st.integers(1, 5),
     dtype=st.sampled_from(DTYPES),

@@ -204,7 +204,7 @@ class Arguments:
 
     def of(self, name: str, kind: str) -> Any:
         """An argument for a parameter, mostly a valid one."""
-        if name == "timeout":
+        if name == "timeout" or (name == "seconds" and "float" in kind.lower()):
             return self.one(WAITS)
         if self.chance(self.junk_probability):
             return self.anything()

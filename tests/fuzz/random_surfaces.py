@@ -263,7 +263,7 @@ def cli(pick: Inputs) -> Iterator[list[Target]]:
 
     def pycollective(arguments: Any) -> None:
         typed = [word for word in arguments if isinstance(word, str)] if isinstance(arguments, list) else ["-h"]
-        typed = [word for word in typed if "\0" not in word]  # which no program can be given
+        typed = [word for word in typed if not {"\0", "\ud800"} & set(word)]  # which no program can be given
         ended = CliRunner().invoke(app, typed)
         output = ended.output
         assert ended.exception is None or isinstance(ended.exception, SystemExit), f"{ended.exc_info}"

@@ -5,9 +5,19 @@ from __future__ import annotations
 import os
 import random
 
+from hypothesis import HealthCheck, settings
+
 SEED = os.environ.get("PC_TEST_SEED", "1")
 AMOUNT = int(os.environ.get("PC_TEST_AMOUNT", "1"))
 """Times as many cases as `make test` has."""
+
+
+def examples(count: int) -> settings:
+    """Hypothesis's settings for `count` examples, times the amount: always the same ones if no seed is set."""
+    chosen = "PC_TEST_SEED" in os.environ
+    return settings(
+        max_examples=count * AMOUNT, deadline=None, suppress_health_check=list(HealthCheck), derandomize=not chosen
+    )
 
 
 def seeds(count: int) -> list[str]:

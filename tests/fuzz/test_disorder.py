@@ -15,17 +15,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine.operations import SECONDS
 from processes import IMPORTABLE
 
 import pycollective
-from engine.operations import SECONDS
 from fuzz.seeds import choices, seeds
 from pycollective import Communicator, local_world
 from pycollective.engine import Engine, Item, Settings, engine
 
 pytestmark = pytest.mark.fuzz
 
-# -- threads that submit, with few slots --------------------------------------------------------------------------------
+# -- threads that submit, with few slots -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", seeds(6))
@@ -79,7 +79,7 @@ def check(work: Any, expected: float, count: int) -> None:
     assert got.tolist() == [expected] * count, (work.name, got, expected)
 
 
-# -- finalizers that call us --------------------------------------------------------------------------------------------
+# -- finalizers that call us -------------------------------------------------------------------------------------------
 
 
 class Memory(bytearray):
@@ -160,7 +160,7 @@ def release(comm: Communicator, made: Engine, place: str, x: Any, turn: int) -> 
         cycle.append(cycle)
 
 
-# -- first calls ----------------------------------------------------------------------------------------------------------
+# -- first calls -------------------------------------------------------------------------------------------------------
 
 FIRST = [
     "import numpy.random",
@@ -169,7 +169,7 @@ FIRST = [
     "pc.local_world(2).run(lambda comm: comm.allreduce(np.ones(3)))",
     "pc.local_world(2).run(lambda comm: comm.iallreduce(np.ones(3)).result())",
     "pc.local_world(2).run(lambda comm: comm.allgather_object(comm.rank))",
-    "pc.local_world(2).run(lambda comm: comm.isend(np.ones(3), 1).wait() if comm.rank == 0 else comm.recv(np.ones(3), 0))",
+    "pc.local_world(2).run(lambda c: c.isend(np.ones(3), 1 - c.rank).wait() or c.recv(np.ones(3), 1 - c.rank))",
     "pc.local_world(2, hosts=(0, 1)).run(lambda comm: comm.allreduce([1, 2]))",
     "pc.local_world(2).run(lambda comm: comm.empty((2, 3), 'float32').sum())",
     "import pycollective.schedule; pc.schedule.verify_topology('ring', (2, 3))",

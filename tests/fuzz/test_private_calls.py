@@ -12,13 +12,14 @@ import pytest
 
 from fuzz.random_driver import run_blocks
 from fuzz.random_private_calls import CALLS, UNCHECKED, targets
+from fuzz.seeds import SEED
 from pycollective import _core
 
 TOTAL = int(os.environ.get("PC_TEST_PRIVATE_CALLS", "2000"))
-SEED = os.environ.get("PC_TEST_SEED", "1")
 PROCESSES = 2
 
 
+@pytest.mark.fuzz
 @pytest.mark.timeout(60 + TOTAL // 20)
 def test_no_call_ends_the_process(tmp_path: Path) -> None:
     share = -(-TOTAL // CALLS // PROCESSES)

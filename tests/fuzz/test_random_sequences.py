@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from processes import IMPORTABLE
 from reference import DTYPES, OPERATORS, takes
 
+from fuzz.seeds import examples
 from fuzz.sequences import ALONE, COUNTS, PATHS, Step, play, random_steps
 from launch import launch
 from pycollective import local_world
@@ -29,7 +30,8 @@ COLLECTIVE = st.builds(
 OTHER = st.builds(Step, st.sampled_from(ALONE), count=st.sampled_from(COUNTS), waits=st.booleans())
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@pytest.mark.fuzz
+@examples(80)
 @given(st.integers(1, 6), st.lists(COLLECTIVE | OTHER, max_size=25))
 def test_threads(n: int, steps: list[Step]) -> None:
     local_world(n).run(lambda comm: play(comm, steps))

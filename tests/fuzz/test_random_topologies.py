@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import pycollective
+from fuzz.seeds import examples
 from pycollective import Communicator
 from pycollective.errors import VerificationError
 from pycollective.schedule import Placement, Program, compile_program, topology, verify
@@ -96,11 +97,12 @@ def gives_the_sum(size: int, chunks: int, lines: list[Statement], placement: Pla
     return all(pycollective.local_world(size).run(body))
 
 
+@pytest.mark.fuzz
 def test_the_verdict_agrees_with_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifier, "verify", lambda *_: None)  # so that refused programs run at all
     seen: Counter[bool] = Counter()
 
-    @settings(max_examples=60, deadline=None)
+    @examples(60)
     @given(program=allreduces(), placement=st.sampled_from([Placement.STAGED, Placement.WINDOW_IN, Placement.INPLACE]))
     def compare(program: tuple[int, int, list[Statement]], placement: Placement) -> None:
         verdict = accepted(*program, placement)

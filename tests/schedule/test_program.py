@@ -67,6 +67,7 @@ def test_split_collectives_prescribe_their_chunks(collective: str, chunks: int) 
 WRONG = [
     ("before p.chunks", "p[0, 0]"),
     ("at least one chunk", "p.chunks(0)"),
+    ("at most 4194304 chunks", "p.chunks(1 << 40)"),
     ("already cut in 2", "p.chunks(2)\np.chunks(3)"),
     ("chunk 2 of 2", "p.chunks(2)\np[0, 2]"),
     ("chunk -1 of 2", "p.chunks(2)\nx = p[0, 0]\np[0, -1] = x"),

@@ -141,6 +141,8 @@ class Program:
             raise ProgramError(f"{_caller()}: p.chunks({count!r}): the number of chunks is an integer") from None
         if count < 1:
             raise ProgramError(f"{_caller()}: p.chunks({count}): at least one chunk is needed")
+        if count > MOST_PLACES:
+            raise ProgramError(f"{_caller()}: p.chunks({count}): at most {MOST_PLACES} chunks can be compiled")
         if self._required not in (None, count):
             rule = f"{self.collective} on {self.size} ranks has {self._required} chunks"
             raise ProgramError(f"{_caller()}: p.chunks({count}): {rule}")

@@ -6,7 +6,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from fuzz.seeds import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from processes import run
 from reference import DTYPES, OPERATORS, takes
@@ -50,7 +51,8 @@ def numbered(phase: list[list[dict[str, Any]]]) -> list[list[Operation]]:
     return [[Operation(number=next(number), **one) for one in group] for group in phase]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@pytest.mark.fuzz
+@examples(60)
 @given(st.integers(1, 5), st.lists(PHASE, min_size=1, max_size=3), st.integers(0, 1000))
 def test_threads(n: int, phases: list[list[list[dict[str, Any]]]], seed: int) -> None:
     named = [numbered(phase) for phase in phases]
