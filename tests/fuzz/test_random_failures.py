@@ -1,4 +1,4 @@
-"""Training that fails in a random step: every survivor gets an error, whoever reads it, and no process crashes."""
+"""Training that fails in a random step: every survivor gets an error, in Python or in C++, and no process crashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors whose elements lie in memory in another random order on each rank, on every layer that takes tensors.
+"""Tensors whose elements are stored in another random order on each rank, on every layer that takes tensors.
 
 Results are right in logical order. What only takes contiguous tensors refuses others, before anything is sent, so that
 the rank can call again; and optimizers, which send gradients as they are in memory, find out that the orders differ.
