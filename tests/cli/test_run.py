@@ -221,20 +221,25 @@ def test_missing_command() -> None:
     assert "cannot start 'no-such-program'" in done.stderr
 
 
-def test_tags_do_not_split_lines() -> None:
+@pytest.mark.parametrize("tag", [("--tag",), ()])
+def test_lines_of_ranks_do_not_tear(tag: tuple[str, ...]) -> None:
+    """Nor do those that a rank writes in parts, as an unbuffered Python does; without tags they are as written."""
     code = """
 for i in range(200):
-    os.write(1, b'abc')
+    os.write(1, b'%d abc' % rank)
     os.write(1, b'def %d\\n' % i)
 os.write(2, b'last, unended')
 """
-    done = run("-np", "3", "--tag", *python(code))
+    done = run("-np", "3", *tag, *python(code))
     assert done.returncode == 0
     lines = done.stdout.splitlines()
     for rank in range(3):
-        assert [x for x in lines if x.startswith(f"[{rank}] ")] == [f"[{rank}] abcdef {i}" for i in range(200)]
+        start = f"[{rank}] {rank} " if tag else f"{rank} "
+        assert [x for x in lines if x.startswith(start)] == [f"{start}abcdef {i}" for i in range(200)]
     assert len(lines) == 600
-    assert sorted(done.stderr.splitlines()) == [f"[{rank}] last, unended" for rank in range(3)]
+    starts = [f"[{rank}] " if tag else "" for rank in range(3)]
+    assert sorted(done.stderr.splitlines()) == [f"{start}last, unended" for start in starts]
+    assert done.stderr.endswith("\n") == bool(tag)
 
 
 @pytest.mark.parametrize(("variable", "value", "coloured"), [("TERM", "xterm", True), ("NO_COLOR", "1", False)])

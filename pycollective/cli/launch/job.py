@@ -107,20 +107,28 @@ class Job:
             words,
             env=env,
             stdin=None if rank == 0 and self.control is None else subprocess.DEVNULL,
-            stdout=subprocess.PIPE if self.tag else None,
-            stderr=subprocess.PIPE if self.tag else None,
+            stdout=subprocess.PIPE if self._passes_on(sys.stdout) else None,
+            stderr=subprocess.PIPE if self._passes_on(sys.stderr) else None,
             start_new_session=True,
         )
         self.ranks.append(Rank(rank, process, env))
         for source, sink in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
             if source is not None:
                 label = self.name or f"{rank:>{len(str(self.size - 1))}}"
-                pipe = Pipe(prefix_of(label, rank, sink), source, sink.buffer, self._screen_of(sink))
+                prefix = prefix_of(label, rank, sink) if self.tag else b""
+                pipe = Pipe(prefix, source, sink.buffer, self._screen_of(sink))
                 self.selector.register(source, selectors.EVENT_READ, pipe)
         try:
             self.selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, _ENDED)
         except OSError:  # an old kernel, or a sandbox without the call
             self.pause = _POLL
+
+    def _passes_on(self, sink: TextIO) -> bool:
+        """Whether ranks do not write to it themselves: lines of several would tear, but on a terminal they may look
+        for it.
+        """
+        several = (self.size if self.count is None else self.count) > 1
+        return self.tag or (several and hasattr(sink, "buffer") and not sink.isatty())
 
     def _screen_of(self, sink: TextIO) -> Screen:
         """Standard output and error may be one terminal."""

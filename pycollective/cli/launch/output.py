@@ -31,7 +31,7 @@ class Pipe:
     """One output stream of one rank.
 
     Attributes:
-        prefix: of each line.
+        prefix: of each line; without one, what a rank writes is not changed.
     """
 
     prefix: bytes
@@ -50,7 +50,7 @@ class Pipe:
         end = max(self.rest.rfind(b"\n"), self.rest.rfind(b"\r")) + 1
         lines, self.rest = _LINES.findall(self.rest[:end]), self.rest[end:]
         if not data and self.rest:
-            lines, self.rest = [*lines, self.rest + b"\n"], b""
+            lines, self.rest = [*lines, self.rest + (b"\n" if self.prefix else b"")], b""
         self.write(lines)
         return bool(data)
 
