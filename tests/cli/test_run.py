@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -275,7 +276,9 @@ signal.signal({int(number)}, handler)
 open({str(tmp_path)!r} + '/pid' + str(rank), 'w').write(str(os.getpid()) + '\\n')
 while True: time.sleep(0.01)
 """
-    process = subprocess.Popen([*RUN, "-np", "2", *python(code)], stderr=subprocess.DEVNULL)
+    not_ignored = functools.partial(signal.signal, number, signal.SIG_DFL)  # as under nohup
+    command = [*RUN, "-np", "2", *python(code)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, preexec_fn=not_ignored)
     pids = pids_in(tmp_path, 2)
     process.send_signal(number)
     assert process.wait(20) == 5

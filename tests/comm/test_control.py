@@ -63,7 +63,7 @@ def test_settings_and_rounds_arrive_as_they_were_sent() -> None:
     assert codec.decode(codec.encode(settings), 0) == settings
     x = np.ones((2, 3), np.float32)
     announced = _core.announcements([Item("allreduce", name, x, x) for name in "ab"], 4)
-    sent = Round([*announced, 7], (1 << 40, 0.25), True, Fault("Error", "text"))
+    sent = Round([*announced, 7], (1 << 40, 0.25), True, Fault("Error", "text"), [("a", "an error")])
     rounds: Codec[Round] = Codec(Round)
     assert rounds.decode(rounds.encode(sent), 0) == sent
 

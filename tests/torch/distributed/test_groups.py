@@ -185,9 +185,7 @@ def _barriers(world: World) -> None:
     for wrong in (-1, timedelta(seconds=-1), float("nan"), "1"):
         with pytest.raises(ValueError, match="timeout must be a timedelta or a number of seconds"):
             world.ours.monitored_barrier(wrong)
-    store.set(f"rank {world.rank} has left", "yes")  # giving up a call also fails one that a rank has yet to leave
     if world.rank == 1:
-        store.wait(["rank 0 has left", "rank 2 has left"])
         with pytest.raises(pycollective.TimeoutError, match=r"not entered within 0 s by rank 0, rank 2"):
             world.ours.monitored_barrier(0)
         store.set("given up", "yes")
