@@ -12,7 +12,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pycollective.comm.bootstrap.rendezvous import DEFAULT_TIMEOUT, Hello, Introduction, RendezvousBootstrap
 from pycollective.comm.bootstrap.sockets.lobby import Lobby
@@ -29,17 +29,25 @@ class SocketBootstrap(RendezvousBootstrap):
 
     Args:
         name: the same on all ranks; any string, without the leading NUL of abstract names.
-        rank, size, kind, timeout, hint: as for RendezvousBootstrap.
+        rank, size, and what follows: as for RendezvousBootstrap.
 
     Raises:
         BootstrapError: as for RendezvousBootstrap, and if other users hold all names of the socket.
     """
 
     def __init__(
-        self, name: str, rank: int, size: int, *, kind: str, timeout: float = DEFAULT_TIMEOUT, hint: str = ""
+        self,
+        name: str,
+        rank: int,
+        size: int,
+        *,
+        kind: str,
+        timeout: float = DEFAULT_TIMEOUT,
+        hint: str = "",
+        look: Callable[[], str] = str,
     ) -> None:
         self._addresses = addresses_of(name)
-        super().__init__(rank, size, kind=kind, timeout=timeout, hint=hint)
+        super().__init__(rank, size, kind=kind, timeout=timeout, hint=hint, look=look)
 
     def _connect(self, deadline: float) -> socket.socket:
         """Connect to rank 0, which may not have started yet, and may have taken any of the names."""
@@ -60,6 +68,7 @@ class SocketBootstrap(RendezvousBootstrap):
                 peer.close()
             if time.monotonic() >= deadline:
                 raise BootstrapError(self._missing_text([0]) + stranger)
+            self._raise_if_known()
             time.sleep(pause)
             pause = min(pause * 1.5, 0.01)
 

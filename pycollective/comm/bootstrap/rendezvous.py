@@ -33,6 +33,7 @@ _HELLO_KIND, _DATA, _ERROR, _WELCOME, _ENDED = 1, 2, 3, 4, 5
 _MOST_REASON = 1 << 10  # bytes, of the end of a rank
 _MOST_TEXT = 1 << 16  # bytes of an error
 _GRACE = 2.0  # other ranks wait this much longer than rank 0, to receive its list of missing ranks
+_LOOK_SECONDS = 0.25
 _SHOWN = 4  # silent ranks described in an error
 _State = TypeVar("_State")
 
@@ -67,17 +68,29 @@ class RendezvousBootstrap(ABC):
         rank: this rank, 0 <= rank < size. size: number of ranks.
         kind: reported as `.kind`. timeout: seconds, for connecting and for each later round.
         hint: a sentence appended to the error when ranks are missing.
+        look: called several times a second while ranks connect: why one of them never will, as far as is known
+            elsewhere; empty if nothing is.
 
     Raises:
         BootstrapError: ranks missing at the deadline (named), a rank's process ended, two processes claiming
-            one rank, or ranks that disagree on `size`.
+            one rank, ranks that disagree on `size`, or what `look` returns.
 
     Not thread-safe: one caller at a time. `allgather` is collective over all ranks.
     """
 
-    def __init__(self, rank: int, size: int, *, kind: str, timeout: float = DEFAULT_TIMEOUT, hint: str = "") -> None:
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        *,
+        kind: str,
+        timeout: float = DEFAULT_TIMEOUT,
+        hint: str = "",
+        look: Callable[[], str] = str,
+    ) -> None:
         self.rank, self.size, self.kind = rank, size, kind
-        self._timeout, self._hint = timeout, hint
+        self._timeout, self._hint, self._look = timeout, hint, look
+        self._looked = time.monotonic()
         self._peers: dict[int, socket.socket] = {}  # rank 0: one connection per rank; others: {0: rank 0}
         self._failure: str | None = None
         self._closed = False
@@ -157,6 +170,14 @@ class RendezvousBootstrap(ABC):
             self._peers[0] = self._connect(deadline)
         self.allgather(b"", timeout=max(0.0, deadline - time.monotonic()))
 
+    def _raise_if_known(self) -> None:
+        """Raise why a rank will not connect, if that is known elsewhere."""
+        now = time.monotonic()
+        if now - self._looked >= _LOOK_SECONDS:
+            self._looked = now
+            if reason := self._look():
+                raise BootstrapError(reason)
+
     def _introduce(self, peer: socket.socket, deadline: float) -> bool:
         """Introduce this rank to a process of this user; False if it closes: it is not, or no longer, rank 0."""
         try:
@@ -175,8 +196,9 @@ class RendezvousBootstrap(ABC):
         with contextlib.closing(self._listen()) as lobby:
             while len(self._peers) < self.size - 1:
                 try:
-                    for newcomer in lobby.serve(max(0.0, deadline - time.monotonic())):
+                    for newcomer in lobby.serve(max(0.0, min(_LOOK_SECONDS, deadline - time.monotonic()))):
                         self._admit(*newcomer)
+                    self._raise_if_known()
                 except (BootstrapError, OSError) as error:
                     reason = self._refuse_all(str(self._explained(error)))
                     refuse_newcomers(lobby, reason, self.size - 1 - len(self._peers), _GRACE)

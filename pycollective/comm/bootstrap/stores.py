@@ -24,6 +24,8 @@ from pycollective.errors import BootstrapError
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.05  # seconds between questions for a key that is missing
 _MOST_BYTES = 1 << 16  # of a value
+_MOST_REASON = 1000
+_TROUBLE = "trouble"  # a key
 _THEIRS = "!"  # stands for a token that rank 0 has from its environment
 
 
@@ -172,6 +174,14 @@ class StoreExchange:
         if value is None:
             raise BootstrapError(self._missing_text([setter]))
         return value
+
+    def set_trouble(self, reason: str) -> None:
+        """Tell the other ranks why this one will not join them."""
+        self.set(_TROUBLE, reason.encode()[:_MOST_REASON])
+
+    def trouble(self) -> str:
+        """Why a rank will not join the others; empty: none has told."""
+        return (self._get(_TROUBLE, 0.0) or b"").decode(errors="replace")[:_MOST_REASON]
 
     def _get(self, key: str, deadline: float) -> bytes | None:
         try:

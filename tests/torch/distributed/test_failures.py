@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from datetime import timedelta
@@ -237,6 +238,25 @@ def _stays_away(world: World) -> None:
         return
     with pytest.raises(pycollective.BootstrapError, match=r"rank 1 of 3 has not joined .* within 1 s"):
         dist.new_group(timeout=timedelta(seconds=1))
+
+
+@pytest.mark.parametrize("unable", [0, 1])
+def test_a_rank_that_cannot_join_tells_the_others(unable: int) -> None:
+    run(3, _unable, unable, gloo=False)
+
+
+def _unable(world: World, unable: int) -> None:
+    from pycollective.comm.bootstrap import one_host
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    if world.rank == unable:
+        setattr(one_host, "listen" if unable == 0 else "dial", refused)
+    start = time.monotonic()
+    with pytest.raises(pycollective.BootstrapError, match=f"rank {unable} of 3: too many open files"):
+        dist.new_group()
+    assert time.monotonic() - start < 15, "as soon as it is known, not at the deadline"
 
 
 def test_nothing_remains_of_ranks_that_end_silently() -> None:

@@ -9,6 +9,7 @@ name also depends on what each of them knows by itself.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -65,6 +66,26 @@ def meet(
         CommunicatorError: no memory can be shared.
     """
     exchange, turn = _exchange(store, rank, len(world_ranks), name, timeout, part)
+    try:
+        return _meet(exchange, turn, store, rank, world_ranks, name, timeout, part, also)
+    except Exception as error:
+        with contextlib.suppress(BootstrapError):  # the store is out of reach too
+            if not exchange.trouble():
+                exchange.set_trouble(f"rank {rank} of {name} has failed: {error}")
+        raise
+
+
+def _meet(
+    exchange: StoreExchange,
+    turn: int,
+    store: Any,
+    rank: int,
+    world_ranks: Sequence[int],
+    name: str,
+    timeout: float,
+    part: str,
+    also: Callable[[Exchange, Network | None], T],
+) -> tuple[Communicator, T]:
     host = hashlib.sha256(node_key()).hexdigest()[:32]
     texts = exchange.allgather(f"{host} {secrets.token_hex(16)} {os.geteuid()}".encode(), form=_ENTRY)
     _require_one_user([text.split() for text in texts], name)
@@ -77,7 +98,9 @@ def meet(
         return across_hosts.connect(exchange, group, _digest(known, texts), timeout, also)
     key = _digest([*_job(store), *known], texts).hex()[:32]
     hint = f"according to torch's store, all ranks of {name} have joined"
-    meeting = SocketBootstrap(f"torch/{key}", rank, len(world_ranks), kind="torch", timeout=timeout, hint=hint)
+    meeting = SocketBootstrap(
+        f"torch/{key}", rank, len(world_ranks), kind="torch", timeout=timeout, hint=hint, look=exchange.trouble
+    )
     with meeting:
         backend = one_host.connect(meeting.allgather, rank, range(group.size), group)
         made = also(meeting.allgather, None)
