@@ -75,6 +75,7 @@ def _reports(text: str = "rank 2 on host1 was lost", kind: str = "PeerLostError"
         (0, _reports(), None),
         (1, _reports("ranks 2 and 3 were lost"), None),
         (1, _reports("ranks 1 and 3 were lost"), "names others, too"),
+        (1, _reports("rank 1 (world rank 3) was lost"), None),
         (0, _reports()[:2], "has not raised"),
         (0, _reports("rank 1 was lost"), "names none of the ranks"),
         (0, _reports("a rank was lost after 3 s"), "names none of the ranks"),

@@ -266,7 +266,8 @@ def judge_expelled(one: Trial, rank: int, reports: list[Any], result: Result) ->
 
 
 def _named(text: str) -> set[int]:
-    """The ranks that an error names."""
+    """The ranks that an error names, by their numbers in the world."""
+    text = re.sub(r"\brank \d+ \(world rank (\d+)\)", r"rank \1", text)  # of a communicator of some ranks
     lists = re.findall(r"\branks? (\d+(?:(?:, and |, | and | or )\d+)*)", text)
     return {int(number) for found in lists for number in re.findall(r"\d+", found)}
 

@@ -64,6 +64,7 @@ class Dial:
         """When to try again; infinite while an attempt is in progress."""
         self._to, self._token = to, token
         self._refused_since = 0.0  # 0: not refused
+        self._answer = ""  # how a listener, which may have closed since, has refused
         self._pause = _FIRST_PAUSE
         self._socket: socket.socket | None = None
         self._end: DiallingEnd | None = None
@@ -107,7 +108,12 @@ class Dial:
                 self._refused_since = 0.0
         except (OSError, EOFError, AuthenticationError) as problem:
             selector.unregister(connection)
-            self._failed(_text(problem))
+            reason = _text(problem)
+            if not isinstance(problem, OSError):
+                self._answer = reason
+            elif self._answer:
+                reason += f"; before, {self._answer}"
+            self._failed(reason)
             return None
         if not done:
             return None
