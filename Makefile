@@ -48,7 +48,7 @@ MAKEFLAGS += -j2
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective bench -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help install environments demo test quick test-frameworks test-cuda test-ray test-ucx test-recipes versions newest wheels \
+.PHONY: help install environments demo test durations mutants quick test-frameworks test-cuda test-ray test-ucx test-recipes versions newest wheels \
   notebook course site asan faults fuzz dev bench lint stubs sass docs clean distclean
 
 help: ## this list
@@ -63,6 +63,13 @@ demo: $(VENV)/.core $(VENV)/.demo ## data-parallel training under mpirun, then t
 
 test: $(VENV)/.installed $(VENV)/.torch ## the test suite (ARGS="-k ring -x" is passed to pytest)
 	$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+durations: $(VENV)/.installed $(VENV)/.torch ## what each test and each file of tests costs; build/durations.json has all
+	mkdir -p build
+	PC_TEST_COSTS=$(abspath build/durations.json) PYTHONPATH=$(abspath tools) $(BIN)/pytest -q -n $(JOBS) --dist loadfile -p durations $(ARGS)
+
+mutants: $(VENV)/.installed $(VENV)/.torch ## seeded faults that the tests must notice (ARGS="refusal": part of a name)
+	JOBS=$(JOBS) $(BIN)/python tools/mutants/run.py $(ARGS)
 
 # A part of each layer: the language, every collective and its bits, messages, mismatches, the engine, hvd, SGD.
 QUICK := $(addprefix tests/,schedule/test_compiler.py schedule/test_verifier.py comm/test_settings_table.py \
