@@ -103,12 +103,18 @@ def test_those_who_wait_learn_why_a_submit_was_refused(hosts: tuple[int, ...]) -
             works = engine.submit(group)
             until(lambda: engine.report().count("refused: RuntimeError: \N{GREEK SMALL LETTER ALPHA} ") == 2)
         met[1].wait(SECONDS)
-        if engine.rank == 1:
+        if engine.rank != 0:
             works = engine.submit(group)
-            until(lambda: "group" in engine.report() and "refused" not in engine.report())
+        for work in works:
+            work.wait(SECONDS)
         met[1].wait(SECONDS)
-        if engine.rank == 2:
-            works = engine.submit(group)
+        if engine.rank == 0:  # once submitted, it is forgotten
+            works = engine.submit([ones(f"group.{number}") for number in range(2)])
+            until(lambda: "group" in engine.report())
+            assert "refused" not in engine.report()
+        met[1].wait(SECONDS)
+        if engine.rank != 0:
+            works = engine.submit([ones(f"group.{number}") for number in range(2)])
         for work in works:
             work.wait(SECONDS)
 

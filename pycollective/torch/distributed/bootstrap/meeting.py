@@ -14,7 +14,7 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pycollective.comm.bootstrap.nodes import node_key, place
@@ -66,30 +66,35 @@ def meet(
         CommunicatorError: no memory can be shared.
     """
     exchange, turn = _exchange(store, rank, len(world_ranks), name, timeout, part)
+    with _reporting(exchange, name):
+        return _connect(exchange, [name, part, str(turn), *map(str, world_ranks)], store, world_ranks, timeout, also)
+
+
+@contextlib.contextmanager
+def _reporting(exchange: StoreExchange, name: str) -> Iterator[None]:
+    """Tell the other ranks why this one fails, unless another one has failed before."""
     try:
-        return _meet(exchange, turn, store, rank, world_ranks, name, timeout, part, also)
+        yield
     except Exception as error:
         with contextlib.suppress(BootstrapError):  # the store is out of reach too
             if not exchange.trouble():
-                exchange.set_trouble(f"rank {rank} of {name} has failed: {error}")
+                exchange.set_trouble(f"rank {exchange.rank} of {name} has failed: {error}")
         raise
 
 
-def _meet(
+def _connect(
     exchange: StoreExchange,
-    turn: int,
+    known: Sequence[str],
     store: Any,
-    rank: int,
     world_ranks: Sequence[int],
-    name: str,
     timeout: float,
-    part: str,
     also: Callable[[Exchange, Network | None], T],
 ) -> tuple[Communicator, T]:
+    """`known`: what each rank of the group knows by itself; the group's name first."""
+    rank, name = exchange.rank, known[0]
     host = hashlib.sha256(node_key()).hexdigest()[:32]
     texts = exchange.allgather(f"{host} {secrets.token_hex(16)} {os.geteuid()}".encode(), form=_ENTRY)
     _require_one_user([text.split() for text in texts], name)
-    known = [name, part, str(turn), *map(str, world_ranks)]
     nodes = place([text.split()[0] for text in texts], rank)
     group = Group(nodes, tuple(world_ranks), name)
     if nodes.count > 1:
