@@ -24,7 +24,9 @@ from .candidates import nccl
 from .parts import PARTS, TILES, TINY, Bench, Run, Scale, Skipped, all_runs
 from .rows import SCHEMA, Check, Result, Row, provenance, table
 
-_ROW, _CHECK, _NOTE, _ABOUT = "ROW ", "CHECK ", "NOTE ", "ABOUT "
+_ROW, _CHECK, _NOTE, _ABOUT, _PART = "ROW ", "CHECK ", "NOTE ", "ABOUT ", "PART "
+_BROKEN = 3
+"""Exit status of a part's process whose GPU work hangs or has recorded a fault: the other parts need a new one."""
 _NCCL_SECONDS = 40.0
 """Time limit for NCCL, which may hang with many ranks on one GPU."""
 
@@ -67,14 +69,19 @@ def _measure(parts: Sequence[str], ranks: int, scale: Scale) -> int:
     print(_ABOUT + json.dumps(provenance(bench.clock.cuda, 0, bench.ceiling, extra)), flush=True)
     failed = False
     for part in parts:
+        print(_PART + part, flush=True)
         try:
             PARTS[part](bench)
         except Skipped as reason:
             print(f"{_NOTE}{part}, {ranks} ranks: not measured: {reason}", flush=True)
         except Exception as error:  # the other parts may succeed
             traceback.print_exc()
-            print(f"{_NOTE}{part}, {ranks} ranks: failed: {type(error).__name__}: {error}", flush=True)
+            fault = bench.fault()
+            where = f"{part}, {ranks} ranks, {bench.clock.now}"
+            print(f"{_NOTE}{where}: failed: {type(error).__name__}: {error}; {fault}", flush=True)
             failed = True
+            if fault or isinstance(error, TimeoutError):
+                os._exit(_BROKEN)  # destructors would wait for the GPU
     return int(failed)
 
 
@@ -88,8 +95,11 @@ def _drive(options: Any) -> int:
             continue
         before = len(result.rows)
         most = min(_NCCL_SECONDS if wanted == ["nccl"] else options.seconds, end - time.monotonic())
-        chosen = Run(tuple(wanted), run.ranks, run.environment)
-        failed |= not _follow(chosen, options.tiny, most, result, lambda: _save(result, options.output))
+        chosen: Run | None = Run(tuple(wanted), run.ranks, run.environment)
+        while chosen is not None:
+            good, chosen = _follow(chosen, options.tiny, most, result, lambda: _save(result, options.output))
+            failed |= not good
+            most = min(most, end - time.monotonic())
         print(table(result.rows[before:]), flush=True)
     result.notes += _odd(result.rows)
     _show(result)
@@ -137,12 +147,18 @@ def _show(result: Result) -> None:
         print(f"note: {note}")
 
 
-def _follow(run: Run, tiny: bool, seconds: float, result: Result, save: Callable[[], None]) -> bool:
-    """Read a process's output to the end; False if it failed. Each result is saved at once."""
+def _follow(
+    run: Run, tiny: bool, seconds: float, result: Result, save: Callable[[], None]
+) -> tuple[bool, Run | None]:
+    """Read a process's output to the end. Each result is saved at once.
+
+    Returns:
+        Whether it succeeded, and the parts that remain if it broke down before them.
+    """
     where = f"{', '.join(run.parts)}, {run.ranks} ranks"
     if seconds < 5:
         result.notes.append(f"{where}: not measured: no time left")
-        return True
+        return True, None
     package = __package__ or "bench.gpu"
     chosen = [word for part in run.parts for word in ("--part", part)]
     command = [sys.executable, "-m", package, "--here", *chosen, "--ranks", str(run.ranks), *["--tiny"] * tiny]
@@ -152,7 +168,10 @@ def _follow(run: Run, tiny: bool, seconds: float, result: Result, save: Callable
         timer = threading.Timer(seconds, process.kill)
         timer.start()
         assert process.stdout is not None
+        begun = ""
         for line in process.stdout:
+            if line.startswith(_PART):
+                begun = line.removeprefix(_PART).strip()
             _sort(line, result)
             save()
         status = process.wait()
@@ -163,8 +182,10 @@ def _follow(run: Run, tiny: bool, seconds: float, result: Result, save: Callable
     if status != 0:
         result.notes.append(f"{where}: failed: {error}")
     save()
+    rest = run.parts[run.parts.index(begun) + 1 :] if begun and status not in (0, 1) and not late else ()
     # NCCL may hang with many ranks on one GPU; that is a finding about NCCL.
-    return status == 0 or run.parts == ("nccl",)
+    good = status == 0 or run.parts == ("nccl",)
+    return good, Run(rest, run.ranks, run.environment) if rest else None
 
 
 def _sort(line: str, result: Result) -> None:

@@ -2,9 +2,10 @@
 # For a machine with one GPU, without network: three separate runs of at most eight minutes, with a time limit for each
 # step. The findings of a step are written immediately.
 #
-#   bench/gpu/all.sh FOLDER numbers|truth|tuning
+#   bench/gpu/all.sh FOLDER first|numbers|truth|tuning
 #   bench/gpu/all.sh FOLDER STEP...
 #
+#   first    install attributes canary top memcheck  every topology once; the main goals at 8 ranks
 #   numbers  install attributes measure nccl:16      small messages, copies, torch, staging, all topologies; NCCL
 #   truth    install sass tests bits processes memcheck racecheck nccl:8 nccl:32       correctness
 #   tuning   install tuning small profile beside     tiles and channels; four kernels; a matrix product beside calls
@@ -18,7 +19,8 @@
 # PYTHON: the interpreter. JOBS: processes that share the tests (4). TESTS, BENCH: further arguments for pytest and for
 # the benchmark (BENCH=--tiny). LIMIT: seconds for everything (470).
 # PYCOLLECTIVE_NCCL: an NCCL of 2.30 or newer; by default the one in build/gpu-carry. PYCOLLECTIVE_COMMIT: without git.
-# PYTHONPATH is kept. The exit status is 0 if every step succeeded. Later steps run even if a step fails.
+# PYTHONPATH is kept. The exit status is 0 if every step succeeded. Later steps run even if a step fails, except after
+# the installation and the canary.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -30,10 +32,11 @@ mkdir -p "${1:-build/gpu}" build/gpu-site
 out=$(cd "${1:-build/gpu}" && pwd)
 site=$PWD/build/gpu-site
 case "${*:2}" in
+  first) steps=" install attributes canary top memcheck " ;;
   numbers) steps=" install attributes measure nccl:16 " ;;
   truth) steps=" install sass tests bits processes memcheck racecheck nccl:8 nccl:32 " ;;
   tuning) steps=" install tuning small profile beside " ;;
-  "") echo "which run: numbers, truth or tuning? or steps by name" >&2; exit 2 ;;
+  "") echo "which run: first, numbers, truth or tuning? or steps by name" >&2; exit 2 ;;
   *) steps=" ${*:2} " ;;
 esac
 failed=()
@@ -86,13 +89,12 @@ import importlib.metadata as m, sys
 m.distribution(sys.argv[1])
 PY
   done 2>/dev/null
-  if [[ -e ${wheels[0]} ]]; then
-    "${pip[@]}" "${wheels[@]}"
-  else
-    ((${#wheels[@]} > 1)) && "${pip[@]}" "${wheels[@]:1}"
-    "${pip[@]}" --no-build-isolation -C cmake.define.PC_CUDA=ON \
-      -C "cmake.define.PC_CUDA_ARCHITECTURES=$capability-real" .
-  fi && (cd / && "$python" -P -c 'import pycollective._cuda as c; print(c.__file__)')
+  local import='import pycollective._core, pycollective._cuda as c; print(c.__file__, c.why_no_device())'
+  if [[ -e ${wheels[0]} ]] && "${pip[@]}" "${wheels[@]}" && (cd / && "$python" -P -c "$import"); then return; fi
+  echo "no wheel for this machine: building one"
+  ((${#wheels[@]} > 1)) && "${pip[@]}" "${wheels[@]:1}"
+  CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) "${pip[@]}" --no-build-isolation -C cmake.define.PC_CUDA=ON \
+    -C "cmake.define.PC_CUDA_ARCHITECTURES=$capability-real" . && (cd / && "$python" -P -c "$import")
 }
 export -f away tests install
 
@@ -106,6 +108,7 @@ export capability carry out python site
 # shellcheck disable=SC2206  # BENCH is words
 bench=(bash -c 'away "$@"' - -m pycollective.bench.gpu ${BENCH:-})
 step install 200 bash -c install
+[[ " ${failed[*]} " == *" install "* ]] && exit 1
 shared=()
 "$python" -c 'import xdist' 2>/dev/null && shared=(-n "${JOBS:-4}" --dist loadfile)
 if [[ ! -e $site/pycollective ]]; then
@@ -117,6 +120,12 @@ riskiest=(comm/test_{waiting_peers,virtual,calls,failures,windows,operators} tes
   torch/test_{torch_cuda,c10d,hvd} engine/test_{engine,fusion})
 riskiest=("${riskiest[@]/#/tests/gpu/}")
 step attributes 20 bash -c 'away "$@"' - -m pycollective.bench.gpu.attributes --output "$out/attributes.json"
+step canary 60 bash -c 'away "$@"' - -m pycollective.bench.gpu.small
+if [[ " ${failed[*]} " == *" canary "* ]]; then
+  echo "the canary failed: nothing else is measured" | tee -a "$out/summary.txt"
+  exit 1
+fi
+step top 130 "${bench[@]}" --part small --part sweep --ranks 8 --seconds 120 --output "$out/top.json"
 step measure 300 "${bench[@]}" --part small --part copies --part torch --part staged --part sweep --seconds 290 \
   --output "$out/numbers.json"
 step nccl:16 120 env NCCL_MAX_CTAS=16 "${bench[@]}" --part nccl --seconds 115 --output "$out/nccl-16.json"

@@ -55,6 +55,7 @@ class Bench:
         self.l2_bytes = int(self.clock.cuda.properties(0)["l2_bytes"])
         self.world = VirtualWorld(ranks)
         self.ceiling = copy_ceiling(self.clock, scale.ceiling_bytes)
+        self._ours: dict[str, Ours] = {}
 
     def buffers(self, dtype: str, nbytes: int) -> Buffers:
         return Buffers(self.clock, self.ranks, dtype, nbytes, self.l2_bytes)
@@ -63,7 +64,7 @@ class Bench:
         self, part: str, buffers: Buffers, collective: str, ours: Sequence[Ours], others: Sequence[Candidate] = ()
     ) -> None:
         """Check each candidate on poisoned outputs, time them in turns, check their graphs' outputs; a row each."""
-        by_name = {mine.candidate.name: mine for mine in ours}
+        by_name = self._ours = {mine.candidate.name: mine for mine in ours}
         candidates = [*(mine.candidate for mine in ours), *others]
         first = functools.partial(self._wrong, buffers=buffers, collective=collective, ours=by_name)
         wrong = [first(candidate, lambda c=candidate: c.call(0)) for candidate in candidates]  # type: ignore[misc]
@@ -85,12 +86,18 @@ class Bench:
         self, candidate: Candidate, launch: Callable[[], None], buffers: Buffers, collective: str, ours: dict[str, Ours]
     ) -> int:
         """Wrong elements after a launch on poisoned outputs."""
+        self.clock.now = candidate.name
         buffers.poison()
         launch()
         wrong = buffers.wrong(collective, exact=collective == "broadcast" or candidate.name.startswith("direct"))
         if candidate.name in ours and (fault := ours[candidate.name].fault()) is not None:
-            raise RuntimeError(f"{candidate.name} {collective} of {buffers.nbytes} bytes: {fault}")
+            raise RuntimeError(fault)
         return wrong
+
+    def fault(self) -> str | None:
+        """What a kernel of the candidate that was being timed has recorded; None without an error."""
+        mine = self._ours.get(self.clock.now)
+        return mine.fault() if mine else None
 
     def ours(self, buffers: Buffers, collective: str, topologies: Sequence[str] = ("direct",)) -> list[Ours]:
         return [Ours(self.world, self.clock, buffers, collective, topology) for topology in topologies]
@@ -176,7 +183,7 @@ def against_nccl(bench: Bench) -> None:
     if library is None:
         raise Skipped(reason)
     peer = nccl.Nccl(library, bench.clock, bench.ranks)
-    for nbytes in bench.scale.against:
+    for nbytes in sorted(bench.scale.against, reverse=True):  # NCCL may hang: the goals' sizes first
         for dtype in bench.scale.dtypes:
             buffers = bench.buffers(dtype, nbytes)
             for collective in COLLECTIVES:
@@ -233,6 +240,6 @@ def all_runs(tiles: Sequence[int] = TILES) -> Iterator[Run]:
     """Most important first. NCCL has separate processes, since it may hang; so has each tile size."""
     ours = tuple(part for part in PARTS if part not in ("nccl", "tuning"))
     yield Run(ours, RANKS[0])
-    yield from (Run(("nccl",), ranks) for ranks in RANKS[::-1])
+    yield from (Run(("nccl",), ranks, nccl.ENVIRONMENT) for ranks in RANKS[::-1])
     yield from (Run(ours, ranks) for ranks in RANKS[1:])
     yield from (Run(("tuning",), ranks, {TILE: str(tile)}) for ranks in (RANKS[0], RANKS[-1]) for tile in tiles)

@@ -30,6 +30,7 @@ def main() -> int:
         window = comm.empty(count, np.float32, device="cuda")
         plain = allocate((count,), "float32", 0)
         for row in describe():
+            before = wrong
             expected = comm.allreduce(x, topology=row.name)
             for array in (window, plain):
                 array.copy_from_host(x.view(np.uint8))
@@ -39,6 +40,8 @@ def main() -> int:
                 array.copy_to_host(found.view(np.uint8))
                 wrong += int(np.count_nonzero(found.view(np.uint32) != expected.view(np.uint32)))
                 calls += 1
+            if comm.rank == 0:
+                print(f"{row.name}, {count} elements: {wrong - before} differ", flush=True)
     comm.check()
     if comm.rank == 0:
         print(comm.explain("allreduce", 1 << 20))

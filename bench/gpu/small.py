@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from pycollective.comm.cuda.virtual import VirtualWorld
@@ -30,10 +31,17 @@ def main() -> int:
                         buffers.poison()
                         mine.call(0)
                         mine.call(0)  # the second call runs with the state of the first
-                        wrong += buffers.wrong(collective, exact=topology == "direct" or collective == "broadcast")
                         calls += 2
-                        if (fault := mine.fault()) is not None:
-                            print(f"{topology} {collective} {dtype} {nbytes} bytes, {ranks} ranks: {fault}")
+                        try:
+                            found = buffers.wrong(collective, exact=topology == "direct" or collective == "broadcast")
+                        except TimeoutError as error:
+                            print(f"{topology} {collective} {dtype} {nbytes} bytes, {ranks} ranks: {error}", flush=True)
+                            os._exit(1)  # destructors would wait for the GPU
+                        wrong += found
+                        fault = mine.fault()
+                        if found or fault:
+                            print(f"{topology} {collective} {dtype} {nbytes} bytes, {ranks} ranks: {found} wrong; {fault}")
+                        if fault:
                             return 1
     print(f"{calls} calls, {wrong} wrong elements")
     return int(wrong > 0)

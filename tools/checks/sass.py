@@ -34,6 +34,8 @@ _ARCH = re.compile(r"^\s*(?:arch = |code for )(sm_\w+)")
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)")
 _RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)")
 _NOISE = re.compile(r"\(anonymous namespace\)::|_GLOBAL__N__\w+::|pc::cuda::|pc::|^void |\((?!anonymous)[^()]*\)$")
+_NEAR = re.compile(r"STRONG\.(SM|GPU|CTA|CLUSTER)")
+_FLAG = re.compile(r"(LDG|STG)\.E\.64\.STRONG\.(SYS|GPU)$")
 _GLOBAL = re.compile(r"^(LD|LDG|ST|STG|ATOM|ATOMG|RED|REDG)(\.|$)")
 
 
@@ -131,23 +133,28 @@ def problems(kernel: Kernel) -> Iterator[str]:
 def _memory(kernel: Kernel) -> Iterator[str]:
     if stale := kernel.count(r"LDG?\..*CONSTANT.*"):
         yield f"{stale} loads take the path that is not coherent (.CONSTANT): a const __restrict__ on window memory?"
-    near = [word for word in kernel.code if _GLOBAL.match(word) and re.search(r"STRONG\.(SM|GPU|CTA|CLUSTER)", word)]
+    near = [word for word in kernel.code if _GLOBAL.match(word) and _NEAR.search(word) and not _FLAG.match(word)]
     if near:
         yield f"{near[0]} and {len(near) - 1} others are not of system scope: a peer may be another GPU or the host"
 
 
 def _flags(kernel: Kernel) -> Iterator[str]:
-    """An acquire is a strong load and then an invalidation of L1; a release, a fence and then a strong store."""
-    loads = [i for i, word in enumerate(kernel.code) if word == "LDG.E.64.STRONG.SYS"]
-    stores = [i for i, word in enumerate(kernel.code) if word == "STG.E.64.STRONG.SYS"]
-    if not loads or not stores:
-        yield f"{len(loads)} loads and {len(stores)} stores of flags: each kernel must have some of system scope"
-    relaxed = sum(not _reaches(kernel.code[i + 1 :], "CCTL.IVALL") for i in loads)
-    if relaxed:
-        yield f"{relaxed} of {len(loads)} loads of flags are not an acquire: no CCTL.IVALL follows"
-    unordered = sum(not _reaches(kernel.code[:i][::-1], "MEMBAR.ALL.SYS", "MEMBAR.SC.SYS") for i in stores)
-    if unordered:
-        yield f"{unordered} of {len(stores)} stores of flags are not a release: no MEMBAR.SYS precedes"
+    """An acquire is a strong load and then an invalidation of L1; a release, a fence and then a strong store.
+
+    Of system scope, or of the GPU's for ranks that share one.
+    """
+    for scope in ("SYS", "GPU"):
+        loads = [i for i, word in enumerate(kernel.code) if word == f"LDG.E.64.STRONG.{scope}"]
+        stores = [i for i, word in enumerate(kernel.code) if word == f"STG.E.64.STRONG.{scope}"]
+        if not loads or not stores:
+            yield f"{len(loads)} loads and {len(stores)} stores of flags of scope {scope}: each kernel must have some"
+        relaxed = sum(not _reaches(kernel.code[i + 1 :], "CCTL.IVALL") for i in loads)
+        if relaxed:
+            yield f"{relaxed} of {len(loads)} loads of flags are not an acquire: no CCTL.IVALL follows"
+        fences = (f"MEMBAR.ALL.{scope}", f"MEMBAR.SC.{scope}")
+        unordered = sum(not _reaches(kernel.code[:i][::-1], *fences) for i in stores)
+        if unordered:
+            yield f"{unordered} of {len(stores)} stores of flags are not a release: no MEMBAR.{scope} precedes"
 
 
 def _reaches(code: Iterable[str], *wanted: str) -> bool:
@@ -155,7 +162,7 @@ def _reaches(code: Iterable[str], *wanted: str) -> bool:
     for word in code:
         if word in wanted:
             return True
-        if word.split(".")[0] in BLOCK_ENDS or word.endswith("64.STRONG.SYS"):
+        if word.split(".")[0] in BLOCK_ENDS or _FLAG.match(word):
             return False
     return False
 

@@ -12,7 +12,7 @@ from pycollective.schedule.compiler.schedule import Placement, Schedule
 from ..clock import Candidate, Clock
 from .buffers import Buffers
 
-TIMEOUT = 30.0
+TIMEOUT = 5.0
 """Seconds that a kernel waits for a peer."""
 
 
@@ -32,7 +32,7 @@ class Ours:
         self, world: VirtualWorld, clock: Clock, buffers: Buffers, collective: str, topology: str, channels: int = 0
     ) -> None:
         self._world, self._clock = world, clock
-        self.collective, self.topology = collective, topology
+        self.collective, self.topology, self._nbytes = collective, topology, buffers.nbytes
         options: Any = {
             "topology": topology, "timeout": TIMEOUT, "max_channels": channels or None, "stream": clock.stream
         }  # fmt: skip
@@ -55,20 +55,30 @@ class Ours:
         """Enqueue a call on the i-th set."""
         self._world.run(self._requests[i % len(self._requests)], self._clock.stream)
 
-    def fault(self) -> Any:
-        """The error that a kernel has recorded, or None."""
-        return self._world.team.fault()
+    def fault(self) -> str | None:
+        """The error that a kernel has recorded: the ranks, and the awaited step with its line; None without one."""
+        if (found := self._world.team.fault()) is None:
+            return None
+        kind, rank, peer, call, expected, seen, base = found
+        text = f"{self.candidate.name} {self.collective} of {self._nbytes} bytes, {self._world.size} ranks, {kind}: "
+        text += f"rank {rank}, rank {peer}, call {call}, expected {expected:#x}, found {seen:#x}, base {base:#x}"
+        if kind == "timeout" and expected > base > 0:
+            schedule = self._schedule(self._nbytes)
+            tile, step = divmod(expected - base - 1, schedule.stride)
+            text += f": step {step} of tile {tile}, {schedule.line(peer, step) or 'added by the compiler'}"
+        return text
 
     def least_bytes(self, nbytes: int) -> int:
         """Bytes of device memory that the algorithm reads and writes for `nbytes` per rank; 0 on the packet path."""
-        if self.plan.low_latency:
-            return 0
+        return 0 if self.plan.low_latency else moved(self._schedule(nbytes), nbytes)
+
+    def _schedule(self, nbytes: int) -> Schedule:
         instance, small = choose(self.collective, self.topology, nbytes)
         where = Placement[PLACEMENTS[self.plan.placement]]
         root = 0 if self.collective == "broadcast" else None
         small = small and keeps_small(instance, self.collective, self._world.size, root, where)
         key = ScheduleKey(instance, self.collective, self._world.size, root, where, small)
-        return moved(schedule_for(key), nbytes)
+        return schedule_for(key)
 
 
 def moved(schedule: Schedule, nbytes: int) -> int:

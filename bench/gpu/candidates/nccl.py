@@ -16,6 +16,10 @@ from .buffers import Buffers
 
 OLDEST = 23000
 """NCCL's number for 2.30.0, the first that allows ranks to share a GPU."""
+LONG = 16 << 20
+"""Bytes from which calls are not captured."""
+ENVIRONMENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+"""Before CUDA starts: streams that share a hardware queue wait for one another, and the ranks' kernels then hang."""
 _DTYPES = {"float32": 7, "float16": 6, "bfloat16": 9}
 _SUM = 0
 
@@ -111,7 +115,8 @@ class Nccl:
             self._check(self._library.ncclGroupEnd())
             self._join()
 
-        return Candidate("nccl", call)
+        # A capture of many streams may hang; a long call does not need one.
+        return Candidate("nccl", call, captures=buffers.nbytes < LONG)
 
     def _fork(self) -> None:
         event = self._clock.cuda.Event(self._clock.device)

@@ -54,7 +54,8 @@ py::object fault_of(const Team& team) {
   if (!fault) return py::none();
   constexpr const char* names[] = {"none", "mismatch", "timeout", "aborted", "dropped"};
   const FaultRecord& r = fault->record;
-  return py::make_tuple(names[static_cast<size_t>(fault->kind)], r.rank, r.peer, r.call, r.expected, r.found);
+  return py::make_tuple(names[static_cast<size_t>(fault->kind)], r.rank, r.peer, r.call, r.expected, r.found,
+                        r.base);
 }
 
 }  // namespace
@@ -151,7 +152,7 @@ void bind_cuda_team(py::module_& m) {
           py::arg("copies") = py::tuple(),
           "Enqueue a call on the stream: (input, output) addresses for each local rank. `copies`: (into, source, "
           "bytes) copies to run before it, after all earlier calls of the team.")
-      .def("fault", &fault_of, "(kind, rank, peer, call, expected, found) of the first fault, or None.")
+      .def("fault", &fault_of, "(kind, rank, peer, call, expected, found, base) of the first fault, or None.")
       .def("abort", &Team::abort, "Make the kernels in flight give up.");
 }
 

@@ -31,10 +31,6 @@ class Upload {
       words.insert(words.end(), {c.length[i], c.input_offset[i], c.output_offset[i]});
     return add(words.data(), words.size());
   }
-  template <class T>
-  void put(size_t at, const T& value) {
-    std::memcpy(bytes_.data() + at, &value, sizeof value);
-  }
   size_t size() const { return bytes_.size(); }
   const char* data() const { return bytes_.data(); }
 
@@ -99,7 +95,8 @@ Team::Team(int device, int32_t size, int32_t first_rank, int32_t ranks_here, con
       ranks_here_(ranks_here),
       threads_(std::min(kThreads, device_attribute(cudaDevAttrMaxThreadsPerBlock, device))),
       shared_(shared || ranks_here > 1),
-      mailbox_{size, channels, scratch_bytes} {
+      mailbox_{size, channels, scratch_bytes},
+      mailboxes_(mailboxes) {
   require(size >= 1 && size <= kMostRanks, "a communicator has 1 to 64 ranks on the GPUs of a node");
   require(ranks_here == 1 || (ranks_here == size && size <= kMostVirtual),
           "a process runs one rank of a communicator, or all of at most 32");
@@ -108,8 +105,6 @@ Team::Team(int device, int32_t size, int32_t first_rank, int32_t ranks_here, con
   require(channels >= 1 && channels <= kMostChannels, "1 to 64 channels");
   const OnDevice on(device);
   load_kernels(device);
-  mailboxes_ = DeviceBytes(device, mailboxes.size() * sizeof(char*));
-  OwnStream().upload(mailboxes_.data(), mailboxes.data(), mailboxes.size() * sizeof(char*));
   const std::vector<ChannelState> states(static_cast<size_t>(ranks_here) * channels, ChannelState{1, 0, 0, 0, {}});
   states_ = DeviceBytes(device, states.size() * sizeof(ChannelState));
   OwnStream().upload(states_.data(), states.data(), states.size() * sizeof(ChannelState));
@@ -122,6 +117,8 @@ Team::Team(int device, int32_t size, int32_t first_rank, int32_t ranks_here, con
   check(cudaHostGetDevicePointer(reinterpret_cast<void**>(&host_on_device_), host_, 0), "cudaHostGetDevicePointer");
   check(cudaEventCreateWithFlags(&latest_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
   check(cudaEventCreateWithFlags(&captured_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  // An external wait for an event without a record may be for the record in its own graph: that never ends.
+  check(cudaEventRecord(latest_, OwnStream()), "cudaEventRecord");
   add(*this);
 }
 
@@ -253,6 +250,7 @@ PlanView Team::view_of(const Compiled& compiled, size_t element) const {
   require(cells == 0 || view.tile_elements * bytes * cells <= mailbox_.slot_bytes(),
           "the schedule needs more scratch than PYCOLLECTIVE_CUDA_SCRATCH gives");
   view.tiles = std::max<int64_t>(1, (longest + view.tile_elements - 1) / view.tile_elements);
+  view.chunks = static_cast<int32_t>(compiled.length.size());
   return view;
 }
 
@@ -262,7 +260,7 @@ void Team::fill(CallArguments& a, const CallKind& work, const CustomOperator* cu
   a.first_rank = first_rank_;
   a.ranks_here = ranks_here_;
   a.mailbox = mailbox_;
-  a.mailboxes = reinterpret_cast<char* const*>(mailboxes_.data());
+  for (size_t r = 0; r < mailboxes_.size(); ++r) a.mailboxes[r] = reinterpret_cast<char*>(mailboxes_[r]);
   a.states = reinterpret_cast<ChannelState*>(states_.data());
   a.host = host_on_device_;
   a.claimed = reinterpret_cast<uint32_t*>(claimed_.data());
@@ -271,6 +269,7 @@ void Team::fill(CallArguments& a, const CallKind& work, const CustomOperator* cu
   a.op = number_of(work.op, work.dtype, a.scaling.active != 0);
   a.custom = custom != nullptr ? custom->address() : 0;
   a.element = static_cast<int32_t>(size_of(work.dtype));
+  a.near = ranks_here_ == size_ ? 1 : 0;
 }
 
 std::shared_ptr<Plan> Team::plan(const Compiled& compiled, const Compiled& fallback, const CallKind& work,
@@ -291,23 +290,22 @@ std::shared_ptr<Plan> Team::plan(const Compiled& compiled, const Compiled& fallb
   Upload upload;
   const size_t layout_at = upload.add_layout(compiled);
   const size_t fallback_at = falls_back ? upload.add_layout(fallback) : layout_at;
-  std::vector<RankTables> pointers(compiled.tables.size());
-  const size_t pointers_at = upload.add(pointers.data(), pointers.size());
   std::vector<size_t> tables_at, fallbacks_at;
   for (const Table& table : compiled.tables) tables_at.push_back(upload.add(table.data(), table.size()));
   for (const Table& table : fallback.tables) fallbacks_at.push_back(upload.add(table.data(), table.size()));
   plan->memory = pool_->place(upload.size(), [this](bool waits) { return completed(waits); });
   char* base = plan->memory.data();
-  for (size_t r = 0; r < pointers.size(); ++r) {
-    pointers[r].table = reinterpret_cast<int32_t*>(base + tables_at[r]);
-    pointers[r].fallback = falls_back ? reinterpret_cast<int32_t*>(base + fallbacks_at[r]) : nullptr;
-    upload.put(pointers_at + r * sizeof(RankTables), pointers[r]);
+  const auto words = [](const Table& table) { return static_cast<int32_t>(table.size()); };
+  for (size_t r = 0; r < tables_at.size(); ++r) {
+    a.tables[r] = {reinterpret_cast<int32_t*>(base + tables_at[r]), nullptr, words(compiled.tables[r]), 0};
+    if (!falls_back) continue;
+    a.tables[r].fallback = reinterpret_cast<int32_t*>(base + fallbacks_at[r]);
+    a.tables[r].fallback_words = words(fallback.tables[r]);
   }
   pool_->upload(base, upload.data(), upload.size());
 
   fill(a, work, custom.get());
   a.windows = reinterpret_cast<char* const*>(windows_table_.data());
-  a.tables = reinterpret_cast<const RankTables*>(base + pointers_at);
   a.plan.layout = reinterpret_cast<const int64_t*>(base + layout_at);
   a.fallback.layout = reinterpret_cast<const int64_t*>(base + fallback_at);
   const bool logical = work.op == Operator::land || work.op == Operator::lor;
@@ -340,6 +338,12 @@ std::shared_ptr<Plan> Team::low_latency_plan(const std::vector<Exchange>& exchan
   LowLatencyArguments& a = plan->exchange;
   fill(a, work, custom.get());
   a.exchanges = reinterpret_cast<const Exchange*>(plan->memory.data());
+  a.uniform = work.reduces && std::all_of(exchanges.begin(), exchanges.end(), [&](const Exchange& e) {
+    const auto all = [&](const int64_t* numbers, int64_t value) {
+      return std::all_of(numbers, numbers + size_, [value](int64_t number) { return number == value; });
+    };
+    return all(e.send_offset, 0) && all(e.recv_offset, 0) && all(e.send_count, longest) && all(e.recv_count, longest);
+  }) ? longest : -1;
   plan->custom = std::move(custom);
   return plan;
 }

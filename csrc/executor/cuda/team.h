@@ -128,7 +128,8 @@ class Team final : public WaitsForPeers {
   int32_t threads_;
   bool shared_;
   Mailbox mailbox_;
-  DeviceBytes mailboxes_, states_, windows_table_, claimed_;
+  std::vector<uintptr_t> mailboxes_;
+  DeviceBytes states_, windows_table_, claimed_;
   HostWords* host_ = nullptr;
   HostWords* host_on_device_ = nullptr;
   cudaEvent_t latest_ = nullptr;    // the last call has completed, whether it was launched or replayed

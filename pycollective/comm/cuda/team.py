@@ -181,7 +181,7 @@ class DeviceTeam:
         found = team.fault()
         if found is None or host.team.poisoned:
             return
-        kind, rank, peer, _, expected, seen = found
+        kind, rank, peer, _, expected, seen, _ = found
         if kind == "mismatch":
             mine = ledger.text(rank, expected) or "another call"
             theirs = ledger.text(peer, seen) or "another call"

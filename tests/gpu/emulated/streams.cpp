@@ -96,7 +96,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return put(stream, false, [state = event->state] { return recording(state); });
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
-  return put(stream, flags == cudaEventWaitExternal, [state = event->state] { return waiting(state); });
+  const bool external = flags == cudaEventWaitExternal;
+  // On a GPU it may wait for a record in its own graph.
+  if (external && event->state->recorded == 0) return cudaErrorInvalidValue;
+  return put(stream, external, [state = event->state] { return waiting(state); });
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;

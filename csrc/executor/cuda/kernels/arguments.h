@@ -81,7 +81,8 @@ struct FaultRecord {
   int32_t channel;
   int32_t pad;
   uint64_t call;  // the channel's number of the call
-  uint64_t expected, found;  // a timeout: counter values; a mismatch: digests
+  uint64_t expected, found;  // a timeout: counter values, or flags of packets; a mismatch: digests
+  uint64_t base;  // the counter value of the call's entry; 0 for packets
 };
 
 struct HostWords {
@@ -99,11 +100,13 @@ struct ScaleFactors {
 struct RankTables {
   const int32_t* table;  // device memory, see schedule.h
   const int32_t* fallback;  // staged; null: the plan is staged itself
+  int32_t words, fallback_words;
 };
 
 // A step table and its mapping to elements.
 struct PlanView {
   const int64_t* layout;  // device memory: (length, input offset, output offset) of each chunk
+  int32_t chunks;
   int64_t tile_elements;
   int64_t tiles;
 };
@@ -112,7 +115,7 @@ struct PlanView {
 struct CallArguments {
   int32_t size, first_rank, ranks_here, channels;
   Mailbox mailbox;
-  char* const* mailboxes;  // device memory [size]: as mapped here
+  char* mailboxes[kMostRanks];  // as mapped here
   ChannelState* states;  // device memory [ranks_here][mailbox.channels]
   HostWords* host;
   uint32_t* claimed;  // device memory: a fault has been reported
@@ -122,11 +125,12 @@ struct CallArguments {
   uint64_t custom;  // address of the user-defined operator, for kernels that call it through one
   int32_t op;  // Operator
   int32_t element;  // bytes
+  int32_t near;  // all ranks are in this launch: flags need no more than the GPU's scope
 };
 
 struct Arguments : CallArguments {
   char* const* windows;  // device memory [window][size]: each rank's part as mapped here
-  const RankTables* tables;  // device memory [ranks_here]
+  RankTables tables[kMostVirtual];  // of the ranks here
   PlanView plan, fallback;
   int32_t normalises;  // the operator applies even to a single contribution (land, lor)
   int32_t negotiates;  // wait for all peers on entry and agree on the arrays' placement
@@ -137,6 +141,7 @@ struct Arguments : CallArguments {
     Place input_at, output_at;
   } buffers[kMostVirtual];
 };
+static_assert(sizeof(Arguments) <= 4096);
 
 // The data exchanged between ranks in a low-latency call, in elements.
 struct Exchange {
@@ -147,6 +152,7 @@ struct Exchange {
 
 struct LowLatencyArguments : CallArguments {
   const Exchange* exchanges;  // device memory [ranks_here]
+  int64_t uniform;  // elements that every rank sends from offset 0 to all and receives at offset 0, or -1
   struct Buffers {
     const void* input;
     void* output;

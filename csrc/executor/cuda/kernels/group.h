@@ -13,6 +13,10 @@ struct BlockState {
   Operands operands[2];  // used alternately: one barrier per step suffices
   char* input[kMostRanks];
   char* output[kMostRanks];
+  // The plan, if it fits: every step reads it, and would wait for global memory several times.
+  static constexpr int32_t kWords = 2048, kChunks = 64;
+  int32_t table[kWords];
+  int64_t layout[3 * kChunks];
 };
 
 template <class E>
@@ -41,17 +45,20 @@ class CudaGroup {
   // Enters the call and, if arrays may be in windows, waits for all peers.  False: a peer is missing or mismatched.
   PC_FN bool begin(ScheduleView& table, Span& span) {
     announce();
-    const RankTables tables = a_.tables[member_];
-    table = {tables.table};
-    if (a_.negotiates != 0) {
+    const RankTables& tables = a_.tables[member_];
+    table = fetch(tables.table, tables.words);
+    if (a_.negotiates == 0) {
+      barrier();
+    } else {
       bool same_placement = true;
       int32_t unknown = -1;
       if (!all(meet_everybody(same_placement, unknown))) return false;
       if (all(same_placement)) {
         if (!all(unknown < 0 || complain_of(unknown))) return false;
       } else if (tables.fallback != nullptr) {
-        table = {tables.fallback};
         plan_ = a_.fallback;
+        table = fetch(tables.fallback, tables.fallback_words);
+        barrier();
       }
     }
     stride_ = static_cast<uint64_t>(table.stride());
@@ -73,10 +80,10 @@ class CudaGroup {
     Patience patience(a_.host, a_.claimed, a_.timeout_ns);
     DeviceFault fault = DeviceFault::none;
     for (;;) {
-      const uint64_t value = load_flag(flag);
+      const uint64_t value = load_flag(flag, a_.near != 0);
       if (value >= target) break;
       if (!patience.keeps_waiting(fault)) {
-        patience.report(fault, {rank_, peer, channel_, 0, call_, target, value});
+        patience.report(fault, {rank_, peer, channel_, 0, call_, target, value, base_});
         return false;
       }
     }
@@ -86,7 +93,8 @@ class CudaGroup {
 
   // Each thread notifies one consumer: they all release what the block wrote before the barrier.
   PC_FN void publish(uint64_t value, const Step& step) {
-    for (int32_t i = lane(); i < step.consumers(); i += width()) store_flag(counter(step.consumer(i), rank_), value);
+    for (int32_t i = lane(); i < step.consumers(); i += width())
+      store_flag(counter(step.consumer(i), rank_), value, a_.near != 0);
   }
 
   PC_FN static uint32_t slot(const Span& span, int64_t tile) { return (span.slot + static_cast<uint32_t>(tile)) & 1u; }
@@ -136,12 +144,23 @@ class CudaGroup {
     return reinterpret_cast<Entry*>(a_.mailboxes[owner] + a_.mailbox.entries()) + at;
   }
 
+  // Copies the plan to shared memory; it can be used after a barrier.
+  PC_FN ScheduleView fetch(const int32_t* table, int32_t words) {
+    if (plan_.chunks <= BlockState::kChunks) {
+      for (int32_t i = lane(); i < 3 * plan_.chunks; i += width()) block_.layout[i] = plan_.layout[i];
+      plan_.layout = block_.layout;
+    }
+    if (words > BlockState::kWords) return {table};
+    for (int32_t i = lane(); i < words; i += width()) block_.table[i] = table[i];
+    return {block_.table};
+  }
+
   PC_FN void announce() {
     const auto& mine = a_.buffers[member_];
     for (int32_t peer = lane(); peer < a_.size; peer += width()) {
       if (peer == rank_) continue;
       *entry(peer, rank_) = {call_, a_.digest, mine.input_at, mine.output_at, a_.placement, 0};
-      store_flag(counter(peer, rank_), base_);
+      store_flag(counter(peer, rank_), base_, a_.near != 0);
     }
   }
 
@@ -170,7 +189,7 @@ class CudaGroup {
   }
   PC_FN bool complain_of(int32_t peer) const {
     const Patience patience(a_.host, a_.claimed, a_.timeout_ns);
-    patience.report(DeviceFault::dropped, {rank_, peer, channel_, 0, call_, a_.digest, 0});
+    patience.report(DeviceFault::dropped, {rank_, peer, channel_, 0, call_, a_.digest, 0, base_});
     return false;
   }
 
@@ -185,7 +204,7 @@ class CudaGroup {
     const Entry* announced = entry(rank_, peer);
     if (announced->call > call_ || (announced->call == call_ && announced->digest == a_.digest)) return true;
     const Patience patience(a_.host, a_.claimed, a_.timeout_ns);
-    patience.report(DeviceFault::mismatch, {rank_, peer, channel_, 0, call_, a_.digest, announced->digest});
+    patience.report(DeviceFault::mismatch, {rank_, peer, channel_, 0, call_, a_.digest, announced->digest, base_});
     return false;
   }
 

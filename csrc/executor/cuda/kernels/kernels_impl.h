@@ -22,7 +22,7 @@ PC_FN void schedule_block(const Arguments& a) {
 template <class E>
 PC_FN void low_latency_block(const LowLatencyArguments& a) {
   const auto block = static_cast<int32_t>(block_index());
-  LowLatencyBlock<E>(a, block / a.channels, block % a.channels).run();
+  LowLatencyBlock<E>(a, shared<Exchange>(), block / a.channels, block % a.channels).run();
 }
 
 template <class E>

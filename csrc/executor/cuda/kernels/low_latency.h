@@ -32,10 +32,12 @@ PC_FN void store_bytes(char* into, uint64_t bits, int64_t count) {
 template <class E>
 class LowLatencyBlock {
  public:
-  PC_FN LowLatencyBlock(const LowLatencyArguments& a, int32_t member, int32_t channel)
+  // `exchange`: in shared memory.
+  PC_FN LowLatencyBlock(const LowLatencyArguments& a, Exchange& exchange, int32_t member, int32_t channel)
       : a_(a),
         elements_(a.op, a.scaling),
-        exchange_(a.exchanges[member]),
+        exchange_(exchange),
+        given_(a.exchanges + member),
         input_(static_cast<const char*>(a.buffers[member].input)),
         output_(static_cast<char*>(a.buffers[member].output)),
         rank_(a.first_rank + member),
@@ -45,7 +47,13 @@ class LowLatencyBlock {
         flag_(static_cast<uint32_t>(call_ % 0xffffffffu) + 1u) {}  // 0 is the initial value of memory
 
   PC_FN void run() {
-    push();
+    if (a_.uniform < 0) {
+      fetch();
+      barrier();
+      push();
+    } else {
+      push_to_all();
+    }
     barrier();  // the code below may write where push() has read
     bool ok = meet_everybody();
     if constexpr (std::is_same_v<E, Unreduced>) ok = ok && place_all();
@@ -85,7 +93,7 @@ class LowLatencyBlock {
     DeviceFault fault = DeviceFault::none;
     while (v.word[1] != flag_ || v.word[3] != flag_) {
       if (!patience.keeps_waiting(fault)) {
-        patience.report(fault, {rank_, peer, channel_, 0, call_, flag_, v.word[1]});
+        patience.report(fault, {rank_, peer, channel_, 0, call_, flag_, v.word[1], 0});
         return false;
       }
       v = peek(region, packet);
@@ -94,11 +102,35 @@ class LowLatencyBlock {
   }
   PC_FN static uint64_t data(const Vector& v) { return static_cast<uint64_t>(v.word[2]) << 32 | v.word[0]; }
 
+  PC_FN void fetch() const {
+    for (auto i = static_cast<int32_t>(thread_index()); i < a_.size; i += static_cast<int32_t>(thread_count())) {
+      exchange_.send_offset[i] = given_->send_offset[i];
+      exchange_.send_count[i] = given_->send_count[i];
+      exchange_.recv_offset[i] = given_->recv_offset[i];
+      exchange_.recv_count[i] = given_->recv_count[i];
+    }
+  }
+
+  PC_FN void push_headers() const {
+    for (auto i = static_cast<int32_t>(thread_index()); i < a_.size; i += static_cast<int32_t>(thread_count()))
+      if (i != rank_) store(region(i, rank_), 0, a_.digest);
+  }
+
+  PC_FN void push_to_all() const {
+    push_headers();
+    const int64_t bytes = share(a_.uniform);
+    const char* from = input_ + begin();
+    for (int64_t i = thread_index(); i * kPacketBytes < bytes; i += thread_count()) {
+      const uint64_t bits = load_bytes(from + i * kPacketBytes, bytes_at(i, bytes));
+      for (int32_t step = 1; step < a_.size; ++step) store(region((rank_ + step) % a_.size, rank_), i + 1, bits);
+    }
+  }
+
   PC_FN void push() const {
+    push_headers();
     for (int32_t step = 1; step < a_.size; ++step) {
       const int32_t peer = (rank_ + step) % a_.size;  // ranks start with different peers
       char* into = region(peer, rank_);
-      if (thread_index() == 0) store(into, 0, a_.digest);
       const int64_t bytes = share(exchange_.send_count[peer]);
       const char* from = input_ + exchange_.send_offset[peer] * a_.element + begin();
       for (int64_t i = thread_index(); i * kPacketBytes < bytes; i += thread_count())
@@ -107,7 +139,8 @@ class LowLatencyBlock {
   }
 
   PC_FN bool meet_everybody() const {
-    for (auto peer = static_cast<int32_t>(thread_index()); peer < a_.size;
+    // From the last thread on: the first ones have the data of short messages.
+    for (auto peer = static_cast<int32_t>(thread_count() - 1 - thread_index()); peer < a_.size;
          peer += static_cast<int32_t>(thread_count())) {
       if (peer == rank_) continue;
       const char* from = region(rank_, peer);
@@ -115,7 +148,7 @@ class LowLatencyBlock {
       if (!settle(v, from, 0, peer)) return false;
       if (data(v) == a_.digest) continue;
       const Patience patience(a_.host, a_.claimed, a_.timeout_ns);
-      patience.report(DeviceFault::mismatch, {rank_, peer, channel_, 0, call_, a_.digest, data(v)});
+      patience.report(DeviceFault::mismatch, {rank_, peer, channel_, 0, call_, a_.digest, data(v), 0});
       return false;
     }
     return true;
@@ -123,10 +156,13 @@ class LowLatencyBlock {
 
   PC_FN bool reduce() const {
     using L = Lanes<E, uint64_t>;
-    const int64_t bytes = share(exchange_.recv_count[rank_]);
+    const bool uniform = a_.uniform >= 0;
+    const int64_t bytes = share(uniform ? a_.uniform : exchange_.recv_count[rank_]);
+    const char* from = input_ + (uniform ? 0 : exchange_.send_offset[rank_] * a_.element);
+    char* into = output_ + (uniform ? 0 : exchange_.recv_offset[rank_] * a_.element);
     for (int64_t i = thread_index(); i * kPacketBytes < bytes; i += thread_count()) {
       const int64_t count = bytes_at(i, bytes), at = begin() + i * kPacketBytes;
-      const uint64_t own = load_bytes(input_ + exchange_.send_offset[rank_] * a_.element + at, count);
+      const uint64_t own = load_bytes(from + at, count);
       typename E::A acc[L::count] = {};
       for (int32_t first = 0; first < a_.size; first += kBatch) {
         Vector v[kBatch];
@@ -141,7 +177,7 @@ class LowLatencyBlock {
           L::fold(elements_, acc, peer == rank_ ? own : data(v[b]), peer == 0, true);
         }
       }
-      store_bytes(output_ + exchange_.recv_offset[rank_] * a_.element + at, L::pack(elements_, acc, true), count);
+      store_bytes(into + at, L::pack(elements_, acc, true), count);
     }
     return true;
   }
@@ -170,7 +206,8 @@ class LowLatencyBlock {
 
   const LowLatencyArguments& a_;
   const E elements_;
-  const Exchange& exchange_;
+  Exchange& exchange_;
+  const Exchange* const given_;
   const char* const input_;
   char* const output_;
   const int32_t rank_, channel_;

@@ -31,7 +31,7 @@ class Patience {
   PC_FN void report(DeviceFault fault, const FaultRecord& what) const {
     if (!claim(claimed_)) return;
     host_->record = what;
-    store_flag(reinterpret_cast<uint64_t*>(&host_->fault), static_cast<uint64_t>(fault));
+    store_flag(reinterpret_cast<uint64_t*>(&host_->fault), static_cast<uint64_t>(fault), false);
   }
 
  private:

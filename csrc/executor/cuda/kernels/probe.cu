@@ -14,8 +14,8 @@ PC_FN uint64_t pattern(uint64_t seed, int64_t word) {
 
 __global__ void probe(const __grid_constant__ ProbeArguments a) {
   for (int64_t i = thread_index(); i < a.words; i += thread_count()) {
-    if (a.wrong == nullptr) store_flag(a.at + i, pattern(a.seed, i));
-    else if (load_flag(a.at + i) != pattern(a.seed, i)) a.wrong[i] = 1;
+    if (a.wrong == nullptr) store_flag(a.at + i, pattern(a.seed, i), false);
+    else if (load_flag(a.at + i, false) != pattern(a.seed, i)) a.wrong[i] = 1;
   }
 }
 
