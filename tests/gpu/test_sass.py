@@ -98,7 +98,11 @@ RELEASE = ("MEMBAR.ALL.SYS", "ERRBAR", "STG.E.64.STRONG.SYS")
         (("LDG.E.64.STRONG.SYS", *ACQUIRE, *RELEASE), "1 of 2 loads"),
         (("LDG.E.64.STRONG.SYS", "BAR.SYNC", "CCTL.IVALL", *RELEASE), "not an acquire"),
         ((*ACQUIRE, "MEMBAR.ALL.GPU", "STG.E.64.STRONG.SYS"), "not a release"),
-        ((*ACQUIRE, *RELEASE, "LDG.E.64.STRONG.GPU"), "not of system scope"),
+        ((*ACQUIRE, *RELEASE, "LDG.E.STRONG.GPU"), "not of system scope"),
+        ((*ACQUIRE, *RELEASE, "LDG.E.64.STRONG.GPU"), "1 of 1 loads"),
+        ((*ACQUIRE, *RELEASE, "LDG.E.64.STRONG.GPU", "CCTL.IVALL"), ""),
+        ((*ACQUIRE, *RELEASE, "MEMBAR.ALL.GPU", "STG.E.64.STRONG.GPU"), ""),
+        ((*ACQUIRE, *RELEASE, "STG.E.64.STRONG.GPU"), "1 of 1 stores"),
         (ACQUIRE, "0 stores of flags"),
     ],
 )

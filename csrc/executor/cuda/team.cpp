@@ -329,8 +329,9 @@ std::shared_ptr<Plan> Team::low_latency_plan(const std::vector<Exchange>& exchan
     for (int32_t r = 0; r < size_; ++r)
       require(std::max(e.send_count[r], e.recv_count[r]) <= longest, "longer than the longest");
   require(longest * element <= low_latency_bytes(), "a message too long for the low-latency path");
-  const int64_t share = kPackets * kPacketBytes;
-  plan->most_channels = static_cast<int32_t>(std::max<int64_t>(1, (longest * element + share - 1) / share));
+  const int64_t run = kRun * kPacketBytes;
+  const auto dealt_to = static_cast<int32_t>(low_latency_bytes() / (kPackets * kPacketBytes));
+  plan->most_channels = static_cast<int32_t>(std::clamp<int64_t>((longest * element + run - 1) / run, 1, dealt_to));
   const size_t bytes = exchanges.size() * sizeof(Exchange);
   plan->memory = pool_->place(bytes, [this](bool waits) { return completed(waits); });
   pool_->upload(plan->memory.data(), exchanges.data(), bytes);
@@ -338,6 +339,7 @@ std::shared_ptr<Plan> Team::low_latency_plan(const std::vector<Exchange>& exchan
   LowLatencyArguments& a = plan->exchange;
   fill(a, work, custom.get());
   a.exchanges = reinterpret_cast<const Exchange*>(plan->memory.data());
+  a.dealt_to = dealt_to;
   a.uniform = work.reduces && std::all_of(exchanges.begin(), exchanges.end(), [&](const Exchange& e) {
     const auto all = [&](const int64_t* numbers, int64_t value) {
       return std::all_of(numbers, numbers + size_, [value](int64_t number) { return number == value; });

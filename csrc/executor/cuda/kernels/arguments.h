@@ -21,6 +21,7 @@ constexpr uint32_t kRing = 8;  // number of calls whose entries are kept
 
 // The low-latency path: 8 bytes of data travel with two copies of a 4-byte flag in one 16-byte packet.
 constexpr int32_t kPackets = 512;  // of a channel's message, without its header
+constexpr int32_t kRun = 128;  // adjacent packets on one channel; runs are dealt to the channels in turn
 constexpr int64_t kPacketBytes = 8;  // data in a packet
 constexpr int64_t kLowLatencyBytes = 64 << 10;  // longest message
 constexpr int32_t kLowLatencyChannels = static_cast<int32_t>(kLowLatencyBytes / (kPackets * kPacketBytes));
@@ -152,6 +153,7 @@ struct Exchange {
 
 struct LowLatencyArguments : CallArguments {
   const Exchange* exchanges;  // device memory [ranks_here]
+  int32_t dealt_to;  // channels among which the runs of packets are dealt, whatever the message's length
   int64_t uniform;  // elements that every rank sends from offset 0 to all and receives at offset 0, or -1
   struct Buffers {
     const void* input;

@@ -3,7 +3,7 @@
 //
 // All ranks exchange at least a header in every call, so that no rank is more than one call ahead of another: packets
 // of two calls, distinguished by parity, suffice.  A channel carries the same packets of every message, whatever the
-// size: packets and call counts are per channel.
+// size: packets and call counts are per channel.  Short messages use more channels, with fewer packets each.
 // Protocol: LL of NCCL (Hu et al., "Demystifying NCCL", 2025, section on protocols).
 #pragma once
 
@@ -69,15 +69,12 @@ class LowLatencyBlock {
     const int64_t at = ((parity * kLowLatencyChannels + channel_) * a_.size + from) * (kPackets + 1);
     return a_.mailboxes[owner] + a_.mailbox.packets() + at * static_cast<int64_t>(sizeof(Packet));
   }
-  // Bytes of a message of `count` elements that this channel carries.
-  PC_FN int64_t share(int64_t count) const {
-    const int64_t left = count * a_.element - begin();
-    return left < 0 ? 0 : left < kPackets * kPacketBytes ? left : kPackets * kPacketBytes;
+  // Where the data of this channel's packet `i` begins in a message.
+  PC_FN int64_t offset_of(int64_t i) const {
+    return ((i / kRun * a_.dealt_to + channel_) * kRun + i % kRun) * kPacketBytes;
   }
-  PC_FN int64_t begin() const { return int64_t{channel_} * kPackets * kPacketBytes; }
-  PC_FN static int64_t bytes_at(int64_t packet, int64_t bytes) {
-    const int64_t left = bytes - packet * kPacketBytes;
-    return left < kPacketBytes ? left : kPacketBytes;
+  PC_FN static int64_t bytes_at(int64_t offset, int64_t bytes) {
+    return bytes - offset < kPacketBytes ? bytes - offset : kPacketBytes;
   }
 
   PC_FN void store(char* region, int64_t packet, uint64_t bits) const {
@@ -118,10 +115,9 @@ class LowLatencyBlock {
 
   PC_FN void push_to_all() const {
     push_headers();
-    const int64_t bytes = share(a_.uniform);
-    const char* from = input_ + begin();
-    for (int64_t i = thread_index(); i * kPacketBytes < bytes; i += thread_count()) {
-      const uint64_t bits = load_bytes(from + i * kPacketBytes, bytes_at(i, bytes));
+    const int64_t bytes = a_.uniform * a_.element;
+    for (int64_t i = thread_index(); offset_of(i) < bytes; i += thread_count()) {
+      const uint64_t bits = load_bytes(input_ + offset_of(i), bytes_at(offset_of(i), bytes));
       for (int32_t step = 1; step < a_.size; ++step) store(region((rank_ + step) % a_.size, rank_), i + 1, bits);
     }
   }
@@ -131,10 +127,10 @@ class LowLatencyBlock {
     for (int32_t step = 1; step < a_.size; ++step) {
       const int32_t peer = (rank_ + step) % a_.size;  // ranks start with different peers
       char* into = region(peer, rank_);
-      const int64_t bytes = share(exchange_.send_count[peer]);
-      const char* from = input_ + exchange_.send_offset[peer] * a_.element + begin();
-      for (int64_t i = thread_index(); i * kPacketBytes < bytes; i += thread_count())
-        store(into, i + 1, load_bytes(from + i * kPacketBytes, bytes_at(i, bytes)));
+      const int64_t bytes = exchange_.send_count[peer] * a_.element;
+      const char* from = input_ + exchange_.send_offset[peer] * a_.element;
+      for (int64_t i = thread_index(); offset_of(i) < bytes; i += thread_count())
+        store(into, i + 1, load_bytes(from + offset_of(i), bytes_at(offset_of(i), bytes)));
     }
   }
 
@@ -157,11 +153,11 @@ class LowLatencyBlock {
   PC_FN bool reduce() const {
     using L = Lanes<E, uint64_t>;
     const bool uniform = a_.uniform >= 0;
-    const int64_t bytes = share(uniform ? a_.uniform : exchange_.recv_count[rank_]);
+    const int64_t bytes = (uniform ? a_.uniform : exchange_.recv_count[rank_]) * a_.element;
     const char* from = input_ + (uniform ? 0 : exchange_.send_offset[rank_] * a_.element);
     char* into = output_ + (uniform ? 0 : exchange_.recv_offset[rank_] * a_.element);
-    for (int64_t i = thread_index(); i * kPacketBytes < bytes; i += thread_count()) {
-      const int64_t count = bytes_at(i, bytes), at = begin() + i * kPacketBytes;
+    for (int64_t i = thread_index(); offset_of(i) < bytes; i += thread_count()) {
+      const int64_t at = offset_of(i), count = bytes_at(at, bytes);
       const uint64_t own = load_bytes(from + at, count);
       typename E::A acc[L::count] = {};
       for (int32_t first = 0; first < a_.size; first += kBatch) {
@@ -185,20 +181,19 @@ class LowLatencyBlock {
   PC_FN bool place_all() const {
     for (int32_t step = 0; step < a_.size; ++step) {
       const int32_t peer = (rank_ + step) % a_.size;
-      const int64_t bytes = share(exchange_.recv_count[peer]);
-      if (bytes == 0) continue;
-      char* into = output_ + exchange_.recv_offset[peer] * a_.element + begin();
-      const char* own = input_ + exchange_.send_offset[rank_] * a_.element + begin();
+      const int64_t bytes = exchange_.recv_count[peer] * a_.element;
+      char* into = output_ + exchange_.recv_offset[peer] * a_.element;
+      const char* own = input_ + exchange_.send_offset[rank_] * a_.element;
       const char* from = region(rank_, peer);
-      for (int64_t i = thread_index(); i * kPacketBytes < bytes; i += thread_count()) {
-        const int64_t count = bytes_at(i, bytes);
+      for (int64_t i = thread_index(); offset_of(i) < bytes; i += thread_count()) {
+        const int64_t at = offset_of(i), count = bytes_at(at, bytes);
         if (peer == rank_) {
-          if (into != own) store_bytes(into + i * kPacketBytes, load_bytes(own + i * kPacketBytes, count), count);
+          if (into != own) store_bytes(into + at, load_bytes(own + at, count), count);
           continue;
         }
         Vector v = peek(from, i + 1);
         if (!settle(v, from, i + 1, peer)) return false;
-        store_bytes(into + i * kPacketBytes, data(v), count);
+        store_bytes(into + at, data(v), count);
       }
     }
     return true;
