@@ -205,7 +205,7 @@ class Team:
         """
     def fault(self) -> typing.Any:
         """
-        (kind, rank, peer, call, expected, found) of the first fault, or None.
+        (kind, rank, peer, call, expected, found, base) of the first fault, or None.
         """
     def idle(self) -> bool:
         """
@@ -244,9 +244,14 @@ class Team:
         The longest message that the low-latency path supports.
         """
     @property
+    def low_latency_channels(self) -> int:
+        """
+        At most so many channels.
+        """
+    @property
     def low_latency_share(self) -> int:
         """
-        Its bytes per channel.
+        Bytes of a message for each channel that it takes, up to low_latency_channels of them.
         """
     @property
     def plan_memory(self) -> tuple[int, int]:

@@ -43,7 +43,8 @@ failed=()
 export PATH=$PATH:/usr/local/cuda/bin
 export PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH}
 export PYTHONUNBUFFERED=1
-export PYCOLLECTIVE_COMMIT=${PYCOLLECTIVE_COMMIT:-$(git rev-parse HEAD 2>/dev/null || head -1 "$carry/commit" 2>/dev/null)}
+# Of the wheel rather than of this checkout.
+export PYCOLLECTIVE_COMMIT=${PYCOLLECTIVE_COMMIT:-$(head -1 "$carry/commit" 2>/dev/null || git rev-parse HEAD 2>/dev/null)}
 if [[ -z ${PYCOLLECTIVE_NCCL:-} && -e $carry/nccl/libnccl.so.2 ]]; then
   export PYCOLLECTIVE_NCCL=$carry/nccl/libnccl.so.2
 fi

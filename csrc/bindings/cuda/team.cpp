@@ -95,7 +95,9 @@ void bind_cuda_team(py::module_& m) {
       .def_property_readonly("low_latency_bytes", &Team::low_latency_bytes,
                              "The longest message that the low-latency path supports.")
       .def_property_readonly(
-          "low_latency_share", [](const Team&) { return kPackets * kPacketBytes; }, "Its bytes per channel.")
+          "low_latency_share", [](const Team&) { return kRun * kPacketBytes; },
+          "Bytes of a message for each channel that it takes, up to low_latency_channels of them.")
+      .def_property_readonly("low_latency_channels", &Team::low_latency_channels, "At most so many channels.")
       .def("add_window", &Team::add_window, py::arg("id"), py::arg("bases"), py::arg("nbytes"), free_of_gil)
       .def("remove_window", &Team::remove_window, py::arg("id"), free_of_gil,
            "Wait for the calls in flight, then remove the window.")

@@ -195,7 +195,7 @@ void Team::remove_window(int64_t id) {
 }
 
 int64_t Team::low_latency_bytes() const {
-  return std::min(kLowLatencyChannels, mailbox_.channels) * kPackets * kPacketBytes;
+  return low_latency_channels() * kPackets * kPacketBytes;
 }
 
 std::optional<std::pair<int64_t, int64_t>> Team::locate(int32_t member, uintptr_t address, int64_t bytes) const {
@@ -330,8 +330,8 @@ std::shared_ptr<Plan> Team::low_latency_plan(const std::vector<Exchange>& exchan
       require(std::max(e.send_count[r], e.recv_count[r]) <= longest, "longer than the longest");
   require(longest * element <= low_latency_bytes(), "a message too long for the low-latency path");
   const int64_t run = kRun * kPacketBytes;
-  const auto dealt_to = static_cast<int32_t>(low_latency_bytes() / (kPackets * kPacketBytes));
-  plan->most_channels = static_cast<int32_t>(std::clamp<int64_t>((longest * element + run - 1) / run, 1, dealt_to));
+  const int64_t runs = (longest * element + run - 1) / run;
+  plan->most_channels = static_cast<int32_t>(std::clamp<int64_t>(runs, 1, low_latency_channels()));
   const size_t bytes = exchanges.size() * sizeof(Exchange);
   plan->memory = pool_->place(bytes, [this](bool waits) { return completed(waits); });
   pool_->upload(plan->memory.data(), exchanges.data(), bytes);
@@ -339,7 +339,7 @@ std::shared_ptr<Plan> Team::low_latency_plan(const std::vector<Exchange>& exchan
   LowLatencyArguments& a = plan->exchange;
   fill(a, work, custom.get());
   a.exchanges = reinterpret_cast<const Exchange*>(plan->memory.data());
-  a.dealt_to = dealt_to;
+  a.dealt_to = low_latency_channels();
   a.uniform = work.reduces && std::all_of(exchanges.begin(), exchanges.end(), [&](const Exchange& e) {
     const auto all = [&](const int64_t* numbers, int64_t value) {
       return std::all_of(numbers, numbers + size_, [value](int64_t number) { return number == value; });

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -79,6 +80,7 @@ class Team final : public WaitsForPeers {
   PlanPool::Use plan_memory() const { return pool_->use(); }
   // The longest message that the low-latency path supports here: each of its channels needs a block.
   int64_t low_latency_bytes() const;
+  int32_t low_latency_channels() const { return std::min(kLowLatencyChannels, mailbox_.channels); }
   // The window that contains the bytes, and their offset in it.
   std::optional<std::pair<int64_t, int64_t>> locate(int32_t member, uintptr_t address, int64_t bytes) const;
 

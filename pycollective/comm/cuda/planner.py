@@ -72,7 +72,7 @@ class _PlanMaker:
 
         instance, _ = choose(s.collective, s.topology, s.nbytes)
         most = self._team.low_latency_bytes
-        if s.max_channels:  # packets belong to a channel: fewer channels carry fewer bytes
+        if 0 < s.max_channels < self._team.low_latency_channels:  # packets belong to a channel, whatever the length
             most = min(most, s.max_channels * self._team.low_latency_share)
         return registry.label(instance) == "direct" and s.nbytes <= most
 
