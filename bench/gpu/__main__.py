@@ -147,9 +147,7 @@ def _show(result: Result) -> None:
         print(f"note: {note}")
 
 
-def _follow(
-    run: Run, tiny: bool, seconds: float, result: Result, save: Callable[[], None]
-) -> tuple[bool, Run | None]:
+def _follow(run: Run, tiny: bool, seconds: float, result: Result, save: Callable[[], None]) -> tuple[bool, Run | None]:
     """Read a process's output to the end. Each result is saved at once.
 
     Returns:

@@ -27,6 +27,7 @@ def main() -> int:
                 buffers = Buffers(clock, ranks, dtype, nbytes, l2_bytes=0)
                 for collective in ("allreduce", "broadcast"):
                     for topology in (row.name for row in describe()):
+                        case = f"{topology} {collective} {dtype} {nbytes} bytes, {ranks} ranks"
                         mine = Ours(world, clock, buffers, collective, topology)
                         buffers.poison()
                         mine.call(0)
@@ -35,12 +36,12 @@ def main() -> int:
                         try:
                             found = buffers.wrong(collective, exact=topology == "direct" or collective == "broadcast")
                         except TimeoutError as error:
-                            print(f"{topology} {collective} {dtype} {nbytes} bytes, {ranks} ranks: {error}", flush=True)
+                            print(f"{case}: {error}", flush=True)
                             os._exit(1)  # destructors would wait for the GPU
                         wrong += found
                         fault = mine.fault()
                         if found or fault:
-                            print(f"{topology} {collective} {dtype} {nbytes} bytes, {ranks} ranks: {found} wrong; {fault}")
+                            print(f"{case}: {found} wrong elements; {fault}")
                         if fault:
                             return 1
     print(f"{calls} calls, {wrong} wrong elements")

@@ -54,8 +54,7 @@ py::object fault_of(const Team& team) {
   if (!fault) return py::none();
   constexpr const char* names[] = {"none", "mismatch", "timeout", "aborted", "dropped"};
   const FaultRecord& r = fault->record;
-  return py::make_tuple(names[static_cast<size_t>(fault->kind)], r.rank, r.peer, r.call, r.expected, r.found,
-                        r.base);
+  return py::make_tuple(names[static_cast<size_t>(fault->kind)], r.rank, r.peer, r.call, r.expected, r.found, r.base);
 }
 
 }  // namespace

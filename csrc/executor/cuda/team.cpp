@@ -62,6 +62,14 @@ ScaleFactors scaling_of(const CallKind& work) {
   return {work.prescale, work.divisor, work.postscale, active ? 1 : 0};
 }
 
+// Whether a rank sends its first `count` elements to every rank and receives as many at the beginning of its output.
+bool sends_all_to_all(const Exchange& e, int32_t size, int64_t count) {
+  for (int32_t r = 0; r < size; ++r)
+    if (e.send_offset[r] != 0 || e.recv_offset[r] != 0 || e.send_count[r] != count || e.recv_count[r] != count)
+      return false;
+  return true;
+}
+
 Kernels choose(const CallKind& work, const CustomOperator* custom) {
   const bool scaled = scaling_of(work).active != 0;
   if (scaled && !(is_arithmetic(work.op) && work.dtype != Dtype::bool_))
@@ -194,9 +202,7 @@ void Team::remove_window(int64_t id) {
   OwnStream().clear(windows_table_.data() + static_cast<size_t>(id % kMostWindows) * row, row);
 }
 
-int64_t Team::low_latency_bytes() const {
-  return low_latency_channels() * kPackets * kPacketBytes;
-}
+int64_t Team::low_latency_bytes() const { return low_latency_channels() * kPackets * kPacketBytes; }
 
 std::optional<std::pair<int64_t, int64_t>> Team::locate(int32_t member, uintptr_t address, int64_t bytes) const {
   const std::lock_guard lock(mutex_);
@@ -340,12 +346,8 @@ std::shared_ptr<Plan> Team::low_latency_plan(const std::vector<Exchange>& exchan
   fill(a, work, custom.get());
   a.exchanges = reinterpret_cast<const Exchange*>(plan->memory.data());
   a.dealt_to = low_latency_channels();
-  a.uniform = work.reduces && std::all_of(exchanges.begin(), exchanges.end(), [&](const Exchange& e) {
-    const auto all = [&](const int64_t* numbers, int64_t value) {
-      return std::all_of(numbers, numbers + size_, [value](int64_t number) { return number == value; });
-    };
-    return all(e.send_offset, 0) && all(e.recv_offset, 0) && all(e.send_count, longest) && all(e.recv_count, longest);
-  }) ? longest : -1;
+  const auto same = [&](const Exchange& e) { return sends_all_to_all(e, size_, longest); };
+  a.uniform = work.reduces && std::all_of(exchanges.begin(), exchanges.end(), same) ? longest : -1;
   plan->custom = std::move(custom);
   return plan;
 }
