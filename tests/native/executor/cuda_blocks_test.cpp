@@ -47,7 +47,6 @@ struct Device {
   std::vector<cuda::ChannelState> states;
   cuda::HostWords host{};
   uint32_t claimed = 0;
-  cuda::RankTables tables{};
   cuda::Exchange exchange{};
   std::vector<int64_t> layout, fallback_layout;
   char* mailbox() { return mailbox_memory.data()->bytes; }
@@ -80,7 +79,7 @@ cuda::PlanView view_of(const Plan& plan, std::vector<int64_t>& layout) {
   layout.clear();
   for (size_t c = 0; c < plan.layout.length.size(); ++c)
     layout.insert(layout.end(), {plan.layout.length[c], plan.layout.input_offset[c], plan.layout.output_offset[c]});
-  return {layout.data(), plan.tile_elements, plan.tiles};
+  return {layout.data(), static_cast<int32_t>(plan.layout.length.size()), plan.tile_elements, plan.tiles};
 }
 
 cuda::Place place_of(const Location& at) { return {at.window < 0 ? cuda::Place::nowhere : at.window, at.offset}; }
@@ -91,7 +90,7 @@ void fill_common(const Run& run, int32_t rank, const Operation& op, cuda::CallAr
   a.first_rank = rank;
   a.ranks_here = 1;
   a.mailbox = run.mailbox;
-  a.mailboxes = run.mailboxes.data();
+  std::copy(run.mailboxes.begin(), run.mailboxes.end(), a.mailboxes);
   a.states = device.states.data();
   a.host = &device.host;
   a.claimed = &device.claimed;
@@ -105,11 +104,14 @@ void fill_common(const Run& run, int32_t rank, const Operation& op, cuda::CallAr
 cuda::Arguments schedule_call(const Run& run, int32_t rank, const Operation& op) {
   Device& device = *run.devices[static_cast<size_t>(rank)];
   const Plan& plan = *op.plan;
-  device.tables = {plan.schedule->view().words, op.fallback ? op.fallback->schedule->view().words : nullptr};
   cuda::Arguments a{};
+  a.tables[0] = {plan.schedule->view().words, nullptr, plan.schedule->words(), 0};
+  if (op.fallback) {
+    a.tables[0].fallback = op.fallback->schedule->view().words;
+    a.tables[0].fallback_words = op.fallback->schedule->words();
+  }
   fill_common(run, rank, op, a);
   a.windows = run.windows.data();
-  a.tables = &device.tables;
   a.plan = view_of(plan, device.layout);
   a.fallback = op.fallback ? view_of(*op.fallback, device.fallback_layout) : a.plan;
   a.negotiates = op.negotiates ? 1 : 0;
@@ -150,8 +152,10 @@ cuda::LowLatencyArguments packet_call(const Run& run, int32_t rank, const Case& 
   a.buffers[0] = {op.input, op.output};
   const Layout& layout = op.plan->layout;
   const int64_t whole = std::accumulate(layout.length.begin(), layout.length.end(), int64_t{0});
-  const int64_t share = cuda::kPackets * cuda::kPacketBytes;
-  a.channels = static_cast<int32_t>(std::max<int64_t>(1, (whole * 4 + share - 1) / share));
+  const int64_t run_bytes = cuda::kRun * cuda::kPacketBytes;
+  a.dealt_to = cuda::kLowLatencyChannels;
+  a.channels = static_cast<int32_t>(std::clamp<int64_t>((whole * 4 + run_bytes - 1) / run_bytes, 1, a.dealt_to));
+  a.uniform = c.collective == Collective::allreduce ? whole : -1;
   return a;
 }
 
