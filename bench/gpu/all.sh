@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# For a machine with one GPU, without network: three separate runs of at most eight minutes, with a time limit for each
+# For a machine with one GPU, without network: separate runs of at most eight minutes, with a time limit for each
 # step. The findings of a step are written immediately.
 #
 #   bench/gpu/all.sh FOLDER first|numbers|truth|tuning

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -57,7 +58,6 @@ class Clock:
         self._stream = self.cuda.Stream(device)
         self.stream = int(self._stream.address)
         self.now = ""  # the candidate that is being timed
-        self._delays: list[Any] = []
 
     def synchronize(self) -> None:
         """Wait for the stream; TimeoutError after PATIENCE seconds."""
@@ -102,15 +102,20 @@ class Clock:
 
     def _delay(self, seconds: float) -> None:
         """Occupy the stream with copies."""
-        if not self._delays:
-            self._delays = [self.cuda.allocate_plain(self.device, _DELAY_BYTES) for _ in range(2)]
-            self._copy_delay()
-            self._delays.append(self.between_events(self._copy_delay))
-        for _ in range(math.ceil(seconds / max(self._delays[2], 1e-6))):
-            self._copy_delay()
+        copy, each = self._copying
+        for _ in range(math.ceil(seconds / max(each, 1e-6))):
+            copy()
 
-    def _copy_delay(self) -> None:
-        self.cuda.copy(self._delays[0].address, self._delays[1].address, _DELAY_BYTES, self.stream, self.device)
+    @functools.cached_property
+    def _copying(self) -> tuple[Callable[[], None], float]:
+        """A copy, and its duration in seconds."""
+        into, source = (self.cuda.allocate_plain(self.device, _DELAY_BYTES) for _ in range(2))
+
+        def copy() -> None:
+            self.cuda.copy(into.address, source.address, _DELAY_BYTES, self.stream, self.device)
+
+        copy()
+        return copy, self.between_events(copy)
 
     def _prepare(self, candidate: Candidate, sets: int) -> tuple[Callable[[], None], int, float]:
         """A function that launches a sufficiently long run of calls, their number, and the delay; warmed up."""

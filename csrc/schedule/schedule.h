@@ -115,7 +115,6 @@ class Schedule {
  public:
   explicit Schedule(std::vector<int32_t> table);
   ScheduleView view() const { return {table_.data()}; }
-  int32_t words() const { return static_cast<int32_t>(table_.size()); }
   bool uses_input() const { return uses_input_; }    // by this rank
   bool uses_output() const { return uses_output_; }
   // The steps whose messages may arrive as soon as a tile has begun.

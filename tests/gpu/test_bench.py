@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -187,6 +189,41 @@ def test_a_product_beside_calls() -> None:
     rows = [{"candidate": name, "call_seconds": c, "product_seconds": p} for name, (c, p) in times.items()]
     assert beside.conclusion(rows[:3], 1.0) == "direct, 4 channels: a product takes 20% longer"
     assert "4 channels: a product takes 20% longer; beside NCCL 60%" in beside.conclusion(rows, 1.0)
+
+
+def test_a_timeout_names_the_line_of_the_topology(bench: Any) -> None:
+    """The step that a kernel has waited for, from the counters in its record."""
+    b, _ = bench()
+    (mine,) = b.ours(b.buffers("float32", 1 << 14), "allreduce", ("ring",))
+    schedule = compile("ring", "allreduce", 3, None, Placement.INPLACE, False)
+    base, tile, step = 100, 2, 1
+    record = ("timeout", 2, 1, 7, base + tile * schedule.stride + step + 1, base, base)
+    mine._world = types.SimpleNamespace(size=3, team=types.SimpleNamespace(fault=lambda: record))
+    assert f"step {step} of tile {tile}, {schedule.line(1, step)}" in mine.fault()
+    assert re.search(r"ring\.py:\d+$", mine.fault())
+
+
+BROKEN = """
+import pycollective.bench.gpu.parts as parts
+def hang(bench):
+    raise TimeoutError("the stream has not completed")
+parts.PARTS["small"] = hang
+"""
+
+
+@pytest.mark.emulated
+def test_a_part_that_hangs_does_not_end_the_others(built: Path, tmp_path: Path) -> None:
+    """They run in a new process."""
+    (tmp_path / "sitecustomize.py").write_text(EMULATED + BROKEN)
+    path = [str(tmp_path), str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+    command = [sys.executable, "-m", "pycollective.bench.gpu", "--tiny", "--ranks", "2", "--output", "gpu.json"]
+    command += [word for part in ("small", "packing") for word in ("--part", part)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    read = json.loads((tmp_path / "gpu.json").read_text())
+    assert {row["part"] for row in read["rows"]} == {"packing"}
+    assert any("small, 2 ranks" in note and "the stream has not completed" in note for note in read["notes"])
 
 
 class Lazy(Ours):

@@ -275,7 +275,7 @@ void Team::fill(CallArguments& a, const CallKind& work, const CustomOperator* cu
   a.op = number_of(work.op, work.dtype, a.scaling.active != 0);
   a.custom = custom != nullptr ? custom->address() : 0;
   a.element = static_cast<int32_t>(size_of(work.dtype));
-  a.near = ranks_here_ == size_ ? 1 : 0;
+  a.gpu_scope = ranks_here_ == size_ ? 1 : 0;
 }
 
 std::shared_ptr<Plan> Team::plan(const Compiled& compiled, const Compiled& fallback, const CallKind& work,

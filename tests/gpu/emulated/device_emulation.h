@@ -80,10 +80,10 @@ constexpr auto kFlagOrder = std::memory_order_relaxed;
 constexpr auto kFlagOrder = std::memory_order_acquire;
 #endif
 
-inline uint64_t load_flag(const uint64_t* at, bool /*near*/) {
+inline uint64_t load_flag(const uint64_t* at, bool /*gpu_scope*/) {
   return std::atomic_ref<uint64_t>(*const_cast<uint64_t*>(at)).load(kFlagOrder);
 }
-inline void store_flag(uint64_t* at, uint64_t value, bool /*near*/) {
+inline void store_flag(uint64_t* at, uint64_t value, bool /*gpu_scope*/) {
   std::atomic_ref<uint64_t>(*at).store(value, std::memory_order_release);
 }
 inline uint32_t load_relaxed(const uint32_t* at) {

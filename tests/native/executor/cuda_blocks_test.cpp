@@ -101,14 +101,20 @@ void fill_common(const Run& run, int32_t rank, const Operation& op, cuda::CallAr
   a.element = static_cast<int32_t>(op.plan->element);
 }
 
+int32_t words_of(const ScheduleView& table) {
+  Step end = table.first();
+  for (int32_t s = 0; s < table.steps(); ++s) end = end.next();
+  return static_cast<int32_t>(end.words - table.words);
+}
+
 cuda::Arguments schedule_call(const Run& run, int32_t rank, const Operation& op) {
   Device& device = *run.devices[static_cast<size_t>(rank)];
   const Plan& plan = *op.plan;
   cuda::Arguments a{};
-  a.tables[0] = {plan.schedule->view().words, nullptr, plan.schedule->words(), 0};
+  a.tables[0] = {plan.schedule->view().words, nullptr, words_of(plan.schedule->view()), 0};
   if (op.fallback) {
     a.tables[0].fallback = op.fallback->schedule->view().words;
-    a.tables[0].fallback_words = op.fallback->schedule->words();
+    a.tables[0].fallback_words = words_of(op.fallback->schedule->view());
   }
   fill_common(run, rank, op, a);
   a.windows = run.windows.data();

@@ -126,7 +126,7 @@ struct CallArguments {
   uint64_t custom;  // address of the user-defined operator, for kernels that call it through one
   int32_t op;  // Operator
   int32_t element;  // bytes
-  int32_t near;  // all ranks are in this launch: flags need no more than the GPU's scope
+  int32_t gpu_scope;  // all ranks are in this launch: flags need no more than the GPU's scope
 };
 
 struct Arguments : CallArguments {

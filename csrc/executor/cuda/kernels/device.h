@@ -2,8 +2,8 @@
 // with tests/gpu/emulated, where the threads of a block are threads of the process.
 //
 // Memory model: a flag is stored with release and loaded with acquire, both at system scope, or at the GPU's if all
-// ranks are on it (`near`); a release by any thread of a block after a barrier covers everything the block wrote before
-// it.  No fences, no volatile, no atomics on peers.
+// ranks are in one launch (`gpu_scope`); a release by any thread of a block after a barrier covers everything the block
+// wrote before it.  No fences, no volatile, no atomics on peers.
 // Window memory is never `const __restrict__`: nvcc would read it through the non-coherent path.
 #pragma once
 
@@ -33,19 +33,19 @@ PC_FN T& shared() {
 PC_FN void barrier() { __syncthreads(); }
 PC_FN bool barrier_and(bool ok) { return __syncthreads_and(ok) != 0; }
 
-PC_FN uint64_t load_flag(const uint64_t* at, bool near) {
+PC_FN uint64_t load_flag(const uint64_t* at, bool gpu_scope) {
   uint64_t value;
 #if defined(PC_TEST_RELAXED_FLAG)
   asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
 #else
-  if (near) asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+  if (gpu_scope) asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
   else asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
 #endif
   return value;
 }
 
-PC_FN void store_flag(uint64_t* at, uint64_t value, bool near) {
-  if (near) asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+PC_FN void store_flag(uint64_t* at, uint64_t value, bool gpu_scope) {
+  if (gpu_scope) asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
   else asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
 

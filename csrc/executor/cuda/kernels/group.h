@@ -80,7 +80,7 @@ class CudaGroup {
     Patience patience(a_.host, a_.claimed, a_.timeout_ns);
     DeviceFault fault = DeviceFault::none;
     for (;;) {
-      const uint64_t value = load_flag(flag, a_.near != 0);
+      const uint64_t value = load_flag(flag, a_.gpu_scope != 0);
       if (value >= target) break;
       if (!patience.keeps_waiting(fault)) {
         patience.report(fault, {rank_, peer, channel_, 0, call_, target, value, base_});
@@ -94,7 +94,7 @@ class CudaGroup {
   // Each thread notifies one consumer: they all release what the block wrote before the barrier.
   PC_FN void publish(uint64_t value, const Step& step) {
     for (int32_t i = lane(); i < step.consumers(); i += width())
-      store_flag(counter(step.consumer(i), rank_), value, a_.near != 0);
+      store_flag(counter(step.consumer(i), rank_), value, a_.gpu_scope != 0);
   }
 
   PC_FN static uint32_t slot(const Span& span, int64_t tile) { return (span.slot + static_cast<uint32_t>(tile)) & 1u; }
@@ -160,7 +160,7 @@ class CudaGroup {
     for (int32_t peer = lane(); peer < a_.size; peer += width()) {
       if (peer == rank_) continue;
       *entry(peer, rank_) = {call_, a_.digest, mine.input_at, mine.output_at, a_.placement, 0};
-      store_flag(counter(peer, rank_), base_, a_.near != 0);
+      store_flag(counter(peer, rank_), base_, a_.gpu_scope != 0);
     }
   }
 

@@ -37,7 +37,7 @@ class LowLatencyBlock {
       : a_(a),
         elements_(a.op, a.scaling),
         exchange_(exchange),
-        given_(a.exchanges + member),
+        uploaded_(a.exchanges + member),
         input_(static_cast<const char*>(a.buffers[member].input)),
         output_(static_cast<char*>(a.buffers[member].output)),
         rank_(a.first_rank + member),
@@ -101,10 +101,10 @@ class LowLatencyBlock {
 
   PC_FN void fetch() const {
     for (auto i = static_cast<int32_t>(thread_index()); i < a_.size; i += static_cast<int32_t>(thread_count())) {
-      exchange_.send_offset[i] = given_->send_offset[i];
-      exchange_.send_count[i] = given_->send_count[i];
-      exchange_.recv_offset[i] = given_->recv_offset[i];
-      exchange_.recv_count[i] = given_->recv_count[i];
+      exchange_.send_offset[i] = uploaded_->send_offset[i];
+      exchange_.send_count[i] = uploaded_->send_count[i];
+      exchange_.recv_offset[i] = uploaded_->recv_offset[i];
+      exchange_.recv_count[i] = uploaded_->recv_count[i];
     }
   }
 
@@ -202,7 +202,7 @@ class LowLatencyBlock {
   const LowLatencyArguments& a_;
   const E elements_;
   Exchange& exchange_;
-  const Exchange* const given_;
+  const Exchange* const uploaded_;
   const char* const input_;
   char* const output_;
   const int32_t rank_, channel_;
