@@ -177,7 +177,7 @@ def _follow(run: Run, tiny: bool, seconds: float, result: Result, save: Callable
         timer.cancel()
         errors.seek(0)
         error = f"not completed within {seconds:.0f} s" if late else errors.read().strip()[-1000:]
-    if status != 0:
+    if status not in (0, _BROKEN):  # of which there is a note
         result.notes.append(f"{where}: failed: {error}")
     save()
     rest = run.parts[run.parts.index(begun) + 1 :] if begun and status not in (0, 1) and not late else ()
