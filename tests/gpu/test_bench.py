@@ -79,15 +79,31 @@ def test_tuning(bench: Any) -> None:
 EMULATED = "import gpu.emulation\ngpu.emulation.install()\n"
 
 
+def driver(folder: Path, *parts: str, before: str = "") -> list[str]:
+    """The command that measures parts in processes with the emulated extension.
+
+    Args:
+        folder: of gpu.json.
+        before: code for each of the processes.
+    """
+    (folder / "sitecustomize.py").write_text(EMULATED + before)
+    path = [str(folder), str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+    command = [
+        "env",
+        f"PYTHONPATH={os.pathsep.join(filter(None, path))}",
+        sys.executable,
+        "-m",
+        "pycollective.bench.gpu",
+    ]
+    command += ["--tiny", "--ranks", "2", "--output", "gpu.json"]
+    return command + [word for part in parts for word in ("--part", part)]
+
+
 @pytest.mark.emulated
 def test_the_driver(built: Path, tmp_path: Path) -> None:
     """Parts in separate processes, one of which starts others; rows, checks and settings arrive in the file."""
-    (tmp_path / "sitecustomize.py").write_text(EMULATED)
-    path = [str(tmp_path), str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
-    command = [sys.executable, "-m", "pycollective.bench.gpu", "--tiny", "--ranks", "2", "--output", "gpu.json"]
-    command += [word for part in ("bits", "tuning") for word in ("--part", part)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    command = driver(tmp_path, "bits", "tuning")
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     read = json.loads((tmp_path / "gpu.json").read_text())
     assert [check["passed"] for check in read["checks"]] == [True]
@@ -102,19 +118,14 @@ def test_the_driver(built: Path, tmp_path: Path) -> None:
 @pytest.mark.emulated
 def test_what_is_measured_is_saved_at_once(built: Path, tmp_path: Path) -> None:
     """The driver is killed in its first part: the file holds what had been measured."""
-    (tmp_path / "sitecustomize.py").write_text(EMULATED)
-    path = [str(tmp_path), str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
-    command = [sys.executable, "-m", "pycollective.bench.gpu", "--tiny", "--ranks", "2", "--output", "gpu.json"]
-    command += ["--part", "small"]
-    driver = subprocess.Popen(command, cwd=tmp_path, env=environment, start_new_session=True)
+    process = subprocess.Popen(driver(tmp_path, "small"), cwd=tmp_path, start_new_session=True)
     try:
         while not (tmp_path / "gpu.json").exists() or not json.loads((tmp_path / "gpu.json").read_text())["rows"]:
-            assert driver.poll() is None, "it has completed without a file"
+            assert process.poll() is None, "it has completed without a file"
             time.sleep(0.001)
     finally:
-        os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait()
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     read = json.loads((tmp_path / "gpu.json").read_text())
     assert 0 < len(read["rows"]) < 4 and read["provenance"]["device"]
 
@@ -214,12 +225,8 @@ parts.PARTS["small"] = hang
 @pytest.mark.emulated
 def test_a_part_that_hangs_does_not_end_the_others(built: Path, tmp_path: Path) -> None:
     """They run in a new process."""
-    (tmp_path / "sitecustomize.py").write_text(EMULATED + BROKEN)
-    path = [str(tmp_path), str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
-    command = [sys.executable, "-m", "pycollective.bench.gpu", "--tiny", "--ranks", "2", "--output", "gpu.json"]
-    command += [word for part in ("small", "packing") for word in ("--part", part)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    command = driver(tmp_path, "small", "packing", before=BROKEN)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     read = json.loads((tmp_path / "gpu.json").read_text())
     assert {row["part"] for row in read["rows"]} == {"packing"}
