@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from reference import Array, reference
 
 from pycollective import Communicator, local_world
+from pycollective.comm.arguments.operators import Compiled, Op
 from pycollective.schedule import COLLECTIVES
 from pycollective.schedule.language import registry
 
@@ -31,6 +34,20 @@ def call(comm: Communicator, collective: str, x: Any, root: int = 0, out: Any = 
     """One blocking or (`iallreduce`, ...) nonblocking call; passes the root if there is one."""
     where = {"root": root} if collective.removeprefix("i") in ROOTED else {}
     return getattr(comm, collective)(x, out=out, **where, **options)
+
+
+def sum_that(acts: Callable[[], object]) -> tuple[Op, Any]:
+    """A sum of float64 that does something first, and what must be kept alive with it."""
+
+    @ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_double), ctypes.c_int64)
+    def add(into: Any, x: Any, count: int) -> None:
+        acts()
+        for i in range(count):
+            into[i] += x[i]
+
+    op = Op(lambda a, b: a + b)
+    op._compiled["float64"] = Compiled(SimpleNamespace(address=ctypes.cast(add, ctypes.c_void_p).value), 1)
+    return op, add
 
 
 def share(values: Any, rank: int, size: int) -> slice:

@@ -143,7 +143,10 @@ class HostBackend(Backend, Protocol):
         ...
 
     def fail(self, error: Error, culprit: int = -1) -> None:
-        """End the communicator on every rank that can be reached: they raise `error`.
+        """End the communicator on every rank that can be reached: they raise `error`, at the latest in their next call.
+
+        A lost peer, a mismatch and a missed deadline leave calls in flight that have all they need to complete; other
+        errors end them too.
 
         Args:
             culprit: the rank that caused the error; -1: none.

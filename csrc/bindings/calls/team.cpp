@@ -121,7 +121,7 @@ void write_mail(const Team& team, const std::string& text) {
 void bind_team(py::module_& m) {
   const auto report = [](Fault fault) {
     return [fault](const TeamCall& self, int32_t rank, const std::string& text) {
-      self.team()->poison({fault, rank, text});
+      self.team()->report(fault, rank, text);
     };
   };
   m.attr("ALWAYS_STAGED") = kAlwaysStaged;

@@ -6,7 +6,8 @@ namespace pc {
 
 bool Team::begin(Operation& op) {
   if (!op.begun) {
-    op.sequence = sequence_++;
+    op.sequence = sequence_.load(std::memory_order_relaxed);
+    sequence_.store(op.sequence + 1, std::memory_order_relaxed);
     op.digest =
         op.plan->digest ^ op.sequence * 0x9E3779B97F4A7C15ull ^ static_cast<uint64_t>(op.step) * 0xD1B54A32D192ED03ull;
     op.span.base = base_;
@@ -33,11 +34,11 @@ bool Team::begin(Operation& op) {
   return true;
 }
 
-// Reads what a peer on another host has sent, which no call of this rank may expect: each call looks at another peer.
+// Finds what a peer on another host has sent that no call of this rank expects: each call looks at another peer.
 bool Team::look_at(const Operation& op, int32_t peer) {
   Remote* const from = remote(peer);
   if (from == nullptr) return true;
-  from->progress();
+  from->look();
   if (from->stale() == 0) return true;
   announce(op);
   report_stale(op, peer);
@@ -183,7 +184,7 @@ void Team::fail(const Operation& op) {
   abandon();
   RankBlock& mine = control_.block(rank_);
   if (mine.given_up.load(std::memory_order_relaxed) == 0)
-    mine.given_up.store(op.begun ? op.sequence : sequence_, std::memory_order_seq_cst);
+    mine.given_up.store(op.begun ? op.sequence : sequence_.load(), std::memory_order_seq_cst);
   raise();
 }
 

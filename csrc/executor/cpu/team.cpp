@@ -258,6 +258,10 @@ void Team::give_up(const Operation& op, Fault fault, int32_t culprit, const std:
   poison({fault, culprit, text, channel_, from != 0 ? from : op.sequence});
 }
 
+void Team::report(Fault fault, int32_t culprit, const std::string& text) {
+  poison({fault, culprit, text, channel_, sequence_.load(std::memory_order_relaxed)});
+}
+
 bool Team::given_up(const Operation& op) const {
   return control_.poisoned() && (failed_ == op.sequence || control_.ends(channel_, op.sequence));
 }

@@ -152,6 +152,8 @@ class Team {
   void expel(int32_t rank);
   bool expelled() const;
   void poison(const Abort& why);
+  // A fault that was noticed outside calls, by any thread: those in flight look for it themselves, and may complete.
+  void report(Fault fault, int32_t culprit, const std::string& text);
   void listen();                      // to ranks on other hosts, which calls do by themselves
   void interrupt(const std::string& where);  // a signal has interrupted this rank there: no rank can continue
   // This rank now waits for a member, here or in the engine: published to ranks that wait for this one.
@@ -283,7 +285,7 @@ class Team {
 
   const uint32_t generation_ = fork_generation();
   std::atomic<bool> raised_{false};  // a call of this rank has raised the communicator's fault
-  uint64_t sequence_ = 1;  // of the next call; 0 is the initial value of memory
+  std::atomic<uint64_t> sequence_{1};  // of the next call; 0 is the initial value of memory.  Only its rank writes it
   uint64_t failed_ = 0;  // the newest call that this rank gave up
   uint64_t base_ = 1;
   ScratchRing ring_;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
@@ -9,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import sum_that
 from processes import IMPORTABLE, Job, Outcome, alive, shared_memory
 
 from launch import launch
-from pycollective import Communicator, PeerLostError
+from pycollective import Communicator, PeerLostError, local_world
 from pycollective.comm.host import shrink
 
 SPINNING = {"PYCOLLECTIVE_SPIN_US": "200000", "PYCOLLECTIVE_YIELD_US": "0"}
@@ -235,6 +237,28 @@ def test_under_the_launcher() -> None:
     pids = [int(text.split()[0]) for text in done]
     assert not any(alive(pid) for pid in pids)
     assert not shared_memory(pids)
+
+
+def test_a_loss_noticed_outside_calls_leaves_those_in_flight() -> None:
+    """As the watcher of GPU kernels notices it: a rank that still computes a sum, of which it has all parts, has it."""
+    left, reported = threading.Event(), threading.Event()
+
+    def body(comm: Communicator) -> None:
+        op, kept = sum_that(lambda: reported.wait(20))
+        got = comm.reduce(np.ones(3), op=op, topology="direct")
+        if comm.rank == 2:
+            left.set()
+        if comm.rank == 1:
+            assert left.wait(20)
+            comm.backend.fail(PeerLostError("the process of rank 2 is gone", 2))
+            reported.set()
+        if comm.rank == 0:
+            assert reported.is_set() and got.tolist() == [3, 3, 3]
+        with pytest.raises(PeerLostError, match="rank 2"):
+            comm.barrier()
+        del kept
+
+    local_world(3).run(body)
 
 
 def test_a_leader_of_shrink_whose_memory_is_gone_before_it_is_reported() -> None:

@@ -44,6 +44,12 @@ class Remote final : public Inbox {
   void post(uint64_t value, void* into, uint64_t bytes);
   void progress() {
     if (link_->progress(*this)) left = {};
+    was_read_ = true;
+  }
+  // Reads what has arrived, unless that was done since the last look.
+  void look() {
+    if (!was_read_) progress();
+    was_read_ = false;
   }
 
   uint64_t sent() const { return link_->sent(); }
@@ -95,6 +101,7 @@ class Remote final : public Inbox {
   Told heard_[2];  // the newest: the peer is at most one such call ahead
   Fingerprint announcement_{};  // by the peer
   bool violated_ = false;
+  bool was_read_ = false;
   uint64_t stale_ = 0;
 };
 
