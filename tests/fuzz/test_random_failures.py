@@ -79,8 +79,13 @@ def _c10d(world: c10d.World, training: str, fault: str, step: int) -> str | None
 
 def _fail_at(rank: int, step: int, train: Any, fault: str, differ: Any, give_up: Any) -> str | None:
     """The survivors' error. A rank that has all it needs may complete the step, and gets the error in a later one."""
-    for _ in range(step - 1):
-        train()
+    try:
+        for _ in range(step - 1):
+            train()
+    except RuntimeError as error:
+        if fault != "gives up":  # which ends calls in flight too, also those that the rank has completed itself
+            raise
+        return str(error)
     if rank == 1 and fault in ("kill", "exit"):
         os.kill(os.getpid(), signal.SIGKILL) if fault == "kill" else os._exit(0)
     try:

@@ -163,11 +163,11 @@ def _layout(x: Any) -> tuple[int, tuple[int, ...]]:
 
 
 def _buffer(x: Any, what: str, strided: bool) -> Any:
-    """x's own memory, through DLPack. Our errors name the argument; those of x's library pass unchanged."""
+    """x's own memory, through DLPack. Errors, also those of x's library, name the argument."""
     try:
         return _core.HostBuffer(x, strided)
-    except (TypeError, ValueError) as error:
-        kind = ValueError if isinstance(error, ValueError) else TypeError
+    except (TypeError, ValueError, BufferError) as error:  # the last by the standard: the array cannot be exported
+        kind = next(kind for kind in (TypeError, ValueError, BufferError) if isinstance(error, kind))
         raise kind(f"{what} ({checks.shown(x)}): {error}") from error
 
 
