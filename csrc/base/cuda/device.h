@@ -38,7 +38,8 @@ class OnDevice {
   bool changed_ = false;
 };
 
-// The same for destructors: never throws.  During driver shutdown there is nothing left to do.
+// The same for destructors: never throws, and leaves an error of the program pending.  During driver shutdown there is
+// nothing left to do.
 class QuietlyOn {
  public:
   explicit QuietlyOn(int device) {
@@ -48,11 +49,12 @@ class QuietlyOn {
   ~QuietlyOn() {
     if (exchanged_) (void)cudaThreadExchangeStreamCaptureMode(&mode_);
     if (changed_) (void)cudaSetDevice(before_);
-    (void)cudaGetLastError();
+    if (!was_pending_) (void)cudaGetLastError();
   }
   QuietlyOn(const QuietlyOn&) = delete;
 
  private:
+  const bool was_pending_ = cudaPeekAtLastError() != cudaSuccess;
   int before_ = 0;
   bool changed_ = false, exchanged_ = false;
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;

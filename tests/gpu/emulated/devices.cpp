@@ -109,8 +109,8 @@ cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(ve
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 cudaError_t cudaPeekAtLastError() { return last_error; }
 // Simulates other code of this thread that ignores a failed call.
-extern "C" __attribute__((visibility("default"))) void pc_emulated_leave_error() {
-  last_error = cudaErrorInvalidDevice;
+extern "C" __attribute__((visibility("default"))) void pc_emulated_leave_error(int error) {
+  last_error = static_cast<cudaError_t>(error);
 }
 
 const char* cudaGetErrorName(cudaError_t error) {
@@ -121,6 +121,7 @@ const char* cudaGetErrorName(cudaError_t error) {
     case cudaErrorNoDevice: return "cudaErrorNoDevice";
     case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
     case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
+    case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
     case cudaErrorMapBufferObjectFailed: return "cudaErrorMapBufferObjectFailed";
     case cudaErrorCooperativeLaunchTooLarge: return "cudaErrorCooperativeLaunchTooLarge";
     case cudaErrorInvalidDeviceFunction: return "cudaErrorInvalidDeviceFunction (not loaded)";
