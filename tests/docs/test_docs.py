@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(?P<language>\w+)(?P<options>[^\n`]*)\n(?P<text>.*?)^```$", re.M | re.S)
 LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
-SECONDS = 60
+SECONDS = 170
 
 
 @dataclass

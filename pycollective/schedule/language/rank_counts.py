@@ -94,7 +94,10 @@ def declared(ranks: object) -> RankCounts | None:
     if ranks is None or isinstance(ranks, Multiple):
         return ranks
     if callable(ranks):
-        arguments = len(inspect.signature(ranks).parameters)
+        try:
+            arguments = len(inspect.signature(ranks).parameters)
+        except ValueError:  # of some builtins nothing is known
+            arguments = 0
         if arguments not in (1, 2):
             raise TypeError("ranks must be a function of the number of ranks, or of the topology and that number")
         return _Function(ranks, arguments == 2)
