@@ -49,7 +49,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective be
 
 .DEFAULT_GOAL := help
 .PHONY: help install environments demo test durations mutants quick test-frameworks test-cuda test-ray test-ucx test-recipes versions newest wheels \
-  notebook course site asan faults fuzz dev bench lint stubs sass docs clean distclean
+  notebook course site asan faults fuzz dev bench lint stubs sass gpu-carry docs clean distclean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -95,6 +95,9 @@ newest: $(VENV)/.wheel ## the newest release of every framework, installed each 
 wheels: $(VENV)/.wheels ## an sdist and wheels for every CPython of this machine, tested in empty environments, in dist
 	@PIP_CONSTRAINT= PATH="$(abspath $(BIN)):$$PATH" $(WHEELS_PYTHON) tools/wheels/make_wheels.py --out dist --for "$(WHEELS)" --tests $(filter-out tests/torch/%,$(QUICK)) \
 	  tests/comm/collectives/test_kernels.py tests/docs/test_docs.py::test_block_runs $(ARGS)
+
+gpu-carry: ## what a machine with a GPU and without network needs, in build/gpu-carry: docs/first-gpu-run.md
+	bench/gpu/prepare.sh $(ARGS)
 
 asan: $(VENV)/.installed ## native and close-to-core tests under the address and undefined-behavior sanitizers
 	JOBS=$(JOBS) $(PY) tools/asan.py $(ARGS)

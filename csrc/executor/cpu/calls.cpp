@@ -174,11 +174,6 @@ bool Team::read_locations(const Operation& op, int32_t peer) {
   return known;
 }
 
-void Team::raise() {
-  const bool before = raised_.exchange(true);
-  control_.raise(before, [this](int32_t rank) { return gone(rank); });
-}
-
 // This rank publishes nothing more.
 void Team::fail(const Operation& op) {
   abandon();

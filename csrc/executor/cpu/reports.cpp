@@ -4,6 +4,22 @@
 #include "executor/cpu/team.h"
 
 namespace pc {
+namespace {
+
+// Of ranks that are processes: what the newest error about a lost rank was, in any communicator.
+struct Loss {
+  std::mutex mutex;
+  std::string text;
+  int32_t world_rank = -1;
+  Clock::time_point at{};
+};
+
+Loss& last_loss() {
+  static auto* const loss = new Loss;  // also for teams that end with the process
+  return *loss;
+}
+
+}  // namespace
 
 // The rank that blocks a peer: the last in the chain of ranks that wait for each other and have checked lately.  A
 // member.
@@ -104,12 +120,41 @@ void Team::report_lost(const Operation& op, int32_t peer, bool departed) {
               op.describe() + ", " + label_of_call(op.sequence));
 }
 
-// A rank that leaves because hosts are silent reports them first: for the others they are lost, not this rank.
-void Team::report_silence() {
-  for (int32_t r = 0; r < size_; ++r)
-    if (remote(r) != nullptr && links_->silent(members_[r]))
-      return poison({Fault::peer_lost, members_[r],
-                     label(r) + links_->host(members_[r]) + " is gone (" + links_->reason(members_[r]) + ")"});
+void Team::raise() {
+  const bool before = raised_.exchange(true);
+  try {
+    control_.raise(before, [this](int32_t rank) { return gone(rank); });
+  } catch (const CommunicatorFault& fault) {
+    if (fault.fault == Fault::peer_lost && !threads_) note_loss(fault);
+    throw;
+  }
+}
+
+void Team::note_loss(const CommunicatorFault& fault) const {
+  const auto at = std::find(members_.begin(), members_.end(), fault.culprit) - members_.begin();
+  const int32_t world_rank = at < size_ ? world_ranks_[static_cast<size_t>(at)] : -1;
+  Loss& loss = last_loss();
+  const std::lock_guard lock(loss.mutex);
+  loss.text = fault.what();
+  loss.world_rank = world_rank;
+  loss.at = Clock::now();
+}
+
+// A rank that leaves because others are lost names them: the rest would take it for the lost one.
+void Team::explain_departure() {
+  for (int32_t r = 0; r < size_; ++r) {
+    if (r == rank_ || !gone(members_[r]) || departed(r)) continue;
+    const bool here = remote(r) == nullptr;
+    const std::string how = here ? "its process has ended" : links_->reason(members_[r]);
+    return report(Fault::peer_lost, members_[r],
+                  label(r) + (links_ ? links_->host(members_[r]) : "") + " is gone (" + how + ")");
+  }
+  Loss& loss = last_loss();
+  const std::lock_guard lock(loss.mutex);
+  if (threads_ || loss.at < made_) return;
+  const auto at = std::find(world_ranks_.begin(), world_ranks_.end(), loss.world_rank) - world_ranks_.begin();
+  if (at < size_) return report(Fault::peer_lost, static_cast<int32_t>(at), loss.text);
+  report(Fault::peer_lost, rank_, label(rank_) + " has left, since " + loss.text);
 }
 
 }  // namespace pc

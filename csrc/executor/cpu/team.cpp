@@ -244,7 +244,7 @@ void Team::require_own() const {
 }
 
 void Team::depart() {
-  if (links_ && !is_pair_) report_silence();
+  if (!is_pair_) explain_departure();
   if (links_ && !is_pair_) links_->send_depart();
   control_.block(rank_).presence.store(Presence::departed, std::memory_order_release);
 }

@@ -263,7 +263,8 @@ class Team {
   void report_mismatch(const Operation& op, int32_t peer);
   void report_stale(const Operation& op, int32_t peer);
   void report_lost(const Operation& op, int32_t peer, bool departed);
-  void report_silence();
+  void note_loss(const CommunicatorFault& fault) const;
+  void explain_departure();
   char* scratch(int32_t rank, uint32_t segment) const { return scratch_of_[rank] + ring_.offset(segment); }
   // For each peer, the counter that it reaches when it has read this rank's segment of scratch; 0: it has.  For one on
   // another host, the number of messages sent to it up to the last from that segment.
@@ -278,6 +279,7 @@ class Team {
   std::vector<int32_t> world_ranks_;
   std::string name_;
   bool threads_ = false;
+  const Clock::time_point made_ = Clock::now();
   std::shared_ptr<Liveness> liveness_;
   std::vector<int32_t> members_;  // this team's ranks, numbered as in the communicator (two for a pair channel)
   bool is_pair_ = false;

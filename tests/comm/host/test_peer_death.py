@@ -162,6 +162,34 @@ def test_in_a_communicator_of_some() -> None:
         assert [outcomes[rank].value for rank in range(3)] == ["fine"] * 3, outcomes
 
 
+def leave_after(comm: Communicator, link: Connection, all_of_them: bool) -> str:
+    """Rank 1 frees a communicator because of a loss in another; rank 0 waits for it there."""
+    part = comm.dup() if all_of_them else comm.split(comm.rank // 2)
+    assert part is not None
+    link.send("ready")
+    if comm.rank == 2:
+        time.sleep(60)
+    if comm.rank == 0:
+        with pytest.raises(PeerLostError) as caught:
+            part.broadcast(np.ones(3), root=1)
+        assert caught.value.rank == (2 if all_of_them else 1)
+        return str(caught.value)
+    with pytest.raises(PeerLostError):
+        comm.broadcast(np.ones(3), root=2)
+    part.free()
+    return ""
+
+
+@pytest.mark.parametrize("all_of_them", [True, False], ids=["dup", "split"])
+def test_who_leaves_because_of_a_loss_is_not_taken_for_lost(all_of_them: bool) -> None:
+    with Job(3, leave_after, all_of_them) as job:
+        for rank in range(3):
+            assert job.hear(rank) == "ready"
+        job.kill(2)
+        text = job.outcomes()[0].value
+    assert text is not None and "rank 2 is gone" in text and "has freed" not in text, text
+
+
 def continue_after(comm: Communicator, link: Connection) -> dict[str, Any]:
     """Later calls of every kind raise at once; the survivors shrink, work, lose another, and shrink again."""
     x = comm.empty(5000, np.float64)
