@@ -127,10 +127,11 @@ def on_two_host_names(
     ranks: int = 4,
     timeout: float = 110,
     prefix: Sequence[str] = (),
+    options: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
     """Run `words` on half of the ranks here, and on the other half under another host name (`unshare -u`).
 
-    `prefix`: words before mpirun. The test is skipped if that is impossible.
+    `prefix`: words before mpirun; `options`: after it. The test is skipped if that is impossible.
     """
     if shutil.which("unshare") is None or subprocess.run(["unshare", "-u", "true"], capture_output=True).returncode:
         pytest.skip("needs unshare -u (root, or user namespaces)")
@@ -139,7 +140,8 @@ def on_two_host_names(
         pytest.skip("needs mpi4py and an mpirun")
     half = ["-np", str(ranks // 2)]
     elsewhere = ["unshare", "-u", "sh", "-c", 'hostname elsewhere && exec "$@"', "-"]
-    command = [*prefix, mpirun, "--bind-to", "none", *half, *map(str, words), ":", *half, *elsewhere, *map(str, words)]
+    program = [*map(str, words)]
+    command = [*prefix, mpirun, *options, "--bind-to", "none", *half, *program, ":", *half, *elsewhere, *program]
     environment = {**os.environ, **OPEN_MPI_SETTINGS, **(env or {})}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, cwd=folder)
 

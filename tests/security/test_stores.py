@@ -117,7 +117,8 @@ def _other_job(world: World) -> tuple[str, str]:
 def test_ranks_of_two_jobs_do_not_connect() -> None:
     outcomes = run(4, _other_job, gloo=False)
     assert [kind for kind, _ in outcomes] == ["BootstrapError", "stays away", "stays away", "BootstrapError"]
-    assert "rank 1 of 2 has not arrived" in outcomes[0][1] and "rank 0 of 2 has not arrived" in outcomes[3][1]
+    # Whose deadline passes first tells the other.
+    assert all("of 2 has not arrived" in outcomes[rank][1] for rank in (0, 3)), outcomes
 
 
 NO_MEMFD = """
