@@ -90,8 +90,10 @@ import importlib.metadata as m, sys
 m.distribution(sys.argv[1])
 PY
   done 2>/dev/null
-  # Its numba may be older than its NumPy.
-  if "$python" -c 'import numba, sys; numba.njit' 2>&1 | grep -q "needs NumPy"; then wheels+=("$carry"/numpy/*.whl); fi
+  # The machine's numba may be older than its NumPy.
+  if "$python" -c "import numba" 2>&1 | grep -q "needs NumPy"; then
+    for wheel in "$carry"/numpy/*.whl; do [[ -e $wheel ]] && wheels+=("$wheel"); done
+  fi
   local import='import pycollective._core, pycollective._cuda as c; print(c.__file__, c.why_no_device())'
   if [[ -e ${wheels[0]} ]] && "${pip[@]}" "${wheels[@]}" && (cd / && "$python" -P -c "$import"); then return; fi
   echo "no wheel for this machine: building one"

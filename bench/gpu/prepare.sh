@@ -16,8 +16,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 carry=$PWD/build/gpu-carry
+rm -rf "$carry"
 mkdir -p "$carry"
-rm -rf "$carry"/{wheels,numpy}
 
 # One that has pip: what is called python3.12 may be a shim that only fails.
 find_python() {
@@ -56,5 +56,5 @@ if ((size > ${MOST_MIB:-48})); then
   echo "$carry has $size MiB, more than ${MOST_MIB:-48}" >&2
   exit 1
 fi
-echo "ready: $carry, $size MiB, commit $(head -1 "$carry/commit" | cut -c1-12)$(sed -n 2p "$carry/commit" | cut -c1-7)," \
+echo "ready: $carry, $size MiB, commit $(head -1 "$carry/commit" | cut -c1-12)$(sed -n '2s/.*/ (changed)/p' "$carry/commit")," \
   "$("$python" -V) and ${ARCHITECTURES:-90-real}, $(find "$carry/wheels" -name '*.whl' | wc -l) wheels, $with"
