@@ -48,7 +48,7 @@ MAKEFLAGS += -j2
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective bench -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help install environments demo test durations mutants quick test-frameworks test-cuda test-ray test-ucx test-recipes versions newest wheels \
+.PHONY: help install environments demo test integration durations mutants quick test-frameworks test-cuda test-ray test-ucx test-recipes versions newest wheels \
   notebook course site asan faults fuzz dev bench lint stubs sass gpu-carry docs clean distclean
 
 help: ## this list
@@ -61,8 +61,11 @@ environments: $(addprefix $(VENV)/.,frameworks jax-oldest mxnet cuda recipes ray
 demo: $(VENV)/.core $(VENV)/.demo ## data-parallel training under mpirun, then the topologies against Open MPI
 	$(PY) -m pycollective demo $(ARGS)
 
-test: $(VENV)/.installed $(VENV)/.torch ## the test suite (ARGS="-k ring -x" is passed to pytest)
-	$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
+test: $(VENV)/.installed $(VENV)/.torch ## the library's tests (ARGS="-k ring -x" is passed to pytest)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not integration" $(ARGS)
+
+integration: $(VENV)/.installed $(VENV)/.torch ## the others: launchers, hosts, jobs, documents, programs, benchmarks, thread sanitizer
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m integration $(ARGS)
 
 durations: $(VENV)/.installed $(VENV)/.torch ## what each test and each file of tests costs; build/durations.json has all
 	mkdir -p build

@@ -49,14 +49,51 @@ LONG_FILES = (
 """Files that take longest, in this order first: one that begins last would leave the other processes idle."""
 
 
+INTEGRATION = (
+    "bench/",
+    "cli/test_run_hosts.py",
+    "cli/test_ssh.py",
+    "comm/bootstrap/test_from_mpi.py",
+    "comm/bootstrap/test_launchers.py",
+    "comm/hosts/test_hosts.py",
+    "course/",
+    "docs/",
+    "elastic/test_horovod_run.py",
+    "elastic/test_hosts.py",
+    "elastic/test_jobs.py",
+    "engine/test_hosts.py",
+    "examples/",
+    "faults/",
+    "gpu/comm/nccl/test_rail.py",
+    "gpu/test_all_steps.py",
+    "gpu/test_bench.py",
+    "gpu/test_sass.py",
+    "hosts/",
+    "security/test_hosts.py",
+    "security/test_neighbours.py",
+    "torch/distributed/test_hosts.py",
+    "torch/distributed/test_launchers.py",
+    "torch/distributed/test_own_launcher.py",
+    "torch/hvd/test_horovod_scripts.py",
+    "torch/hvd/test_starting.py",
+    "torch/test_hosts.py",
+)
+"""Launchers, hosts in namespaces, jobs, documents, programs, benchmarks: `make integration`, not `make test`."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False  # pytest-xdist begins with the files of most tests, which are quick
 
 
+@pytest.hookimpl(tryfirst=True)  # before the choice by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {str(HERE / name): place for place, name in enumerate(LONG_FILES)}
     items.sort(key=lambda item: places.get(str(item.path), len(places)))  # others stay in order
+    for item in items:
+        sanitized = "sanitized" in getattr(item, "fixturenames", ())
+        if sanitized or item.path.relative_to(HERE).as_posix().startswith(INTEGRATION):
+            item.add_marker(pytest.mark.integration)
 
 
 gc.set_threshold(20_000, 20, 20)  # with the default, a tenth of the time goes into collections

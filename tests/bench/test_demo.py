@@ -47,7 +47,6 @@ def test_only_the_package_is_needed(tmp_path: Path) -> None:
     assert not any("times faster" in line for line in lines)
 
 
-@pytest.mark.slow
 @pytest.mark.mpi
 @pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")
 def test_what_is_installed_is_used(tmp_path: Path) -> None:

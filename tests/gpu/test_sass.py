@@ -116,7 +116,6 @@ def test_spills_of_sums_are_refused() -> None:
     assert "8 bytes of stack" in flags(*ACQUIRE, *RELEASE, stack=8)[0]
 
 
-@pytest.mark.slow
 def test_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
     """Every kernel of every architecture in the installed extension."""
     if importlib.util.find_spec("pycollective._cuda") is None:

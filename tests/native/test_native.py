@@ -27,7 +27,7 @@ SIZES = (2, 3, 5)
 MODES = ("run", "attempt", "progress", "lanes")
 REPEATS = {"run": 4, "attempt": 3, "progress": 2, "lanes": 1}
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 def run(*command: object, timeout: float = 120, **variables: str) -> subprocess.CompletedProcess[str]:

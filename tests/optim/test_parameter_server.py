@@ -186,12 +186,13 @@ def test_the_loss_of_a_worker_or_of_the_server_ends_all(victim: int) -> None:
         ({"staleness": -1}, ValueError, "staleness must be an integer of at least 0"),
         ({"server": 2}, ValueError, "server must be an integer from 0 to 1, not 2"),
         ({"timeout": 0}, ValueError, "timeout must be"),
+        ({"params": [1.0]}, TypeError, "'0' must be an array, not 1.0"),
     ],
 )
 def test_wrong_arguments_are_named_before_anything_is_sent(arguments, error, reason):
     def body(comm):
         with pytest.raises(error, match=reason):
-            ParameterServer([np.zeros(3)], comm=comm, **{"lr": 0.1, **arguments})
+            ParameterServer(**{"params": [np.zeros(3)], "comm": comm, "lr": 0.1, **arguments})
         return comm.allreduce(np.ones(1))[0]
 
     assert pc.local_world(2).run(body) == [2, 2]

@@ -238,9 +238,13 @@ bool Team::is_spared(Operation& op, const Goal& goal) {
   const auto now = Clock::now();
   if (op.spared == Clock::time_point{}) op.spared = now;
   bool continues = now - std::max(op.spared, op.waiting_since) <= kMercy;
-  if (continues && goal.staging == nullptr && remote(goal.peer) == nullptr) {
+  if (continues && goal.staging == nullptr && (goal.sent || !arrived(goal))) {
+    listen();
+    const bool left = home(members_[goal.peer]).presence.load(std::memory_order_acquire) == Presence::departed;
+    continues = !(left || gone(members_[goal.peer])) || may_still_arrive(goal.peer);
     const RankBlock& theirs = control_.block(goal.peer);
-    continues = (entered(op, goal.peer) && theirs.given_up.load(std::memory_order_acquire) == 0) || arrived(goal);
+    if (remote(goal.peer) == nullptr)
+      continues = continues && entered(op, goal.peer) && theirs.given_up.load(std::memory_order_acquire) == 0;
   }
   if (!continues) failed_ = op.sequence;
   return continues;

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pycollective import checks
 from pycollective.optim.arrays.containers import copy_into, namespace
 from pycollective.optim.arrays.devices import element_and_device
 from pycollective.optim.objects import require_same
@@ -87,6 +88,8 @@ class Fused:
 
 
 def _kind(name: str, array: Any) -> tuple[str, int | None]:
+    if not hasattr(array, "shape"):  # a number, which a collective would take
+        checks.refuse_type(repr(name), "an array", array)
     element, device = element_and_device(array, repr(name))
     if "float" not in element:
         raise TypeError(f"{name!r} has dtype {element}; only floating-point parameters can be trained")

@@ -69,7 +69,6 @@ def every_collective(comm: Communicator, link: Connection | None = None) -> None
     comm.barrier()
 
 
-@pytest.mark.slow
 def test_every_collective_on_128_processes() -> None:
     with Job(128, every_collective) as job:
         job.results(100)
@@ -87,6 +86,5 @@ def allreduces(comm: Communicator) -> None:
     comm.barrier()
 
 
-@pytest.mark.slow
 def test_allreduces_on_256_threads() -> None:
     local_world(256).run(allreduces)

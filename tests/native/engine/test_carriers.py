@@ -22,7 +22,7 @@ from pycollective import _core
 from pycollective.engine import Item
 from pycollective.engine.operation import DeviceArrays
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 KINDS = ("allreduce", "allreduce", "allreduce", "adasum", "broadcast", "allgather", "alltoall", "reducescatter",
          "barrier", "call")  # fmt: skip
