@@ -6,7 +6,6 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
-import pytest
 from processes import Job
 
 from pycollective import Communicator, local_world
