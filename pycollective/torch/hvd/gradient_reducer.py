@@ -162,7 +162,7 @@ class GradientReducer:
                 refuse(gradient.name, self.process_set, error)
                 raise
             items.append(Item("allreduce", gradient.name, x, x, self._operator, -1, None, before, after,
-                              gradient.priority, axes=axes))  # fmt: skip
+                              gradient.priority, None, False, axes))  # fmt: skip
             started.append(_Reduction(p, grad, gradient, take).start)
             gradient.finish = _not_submitted
         if len(group) > 1 and items:
@@ -284,9 +284,10 @@ class GradientReducer:
 
 
 def _kind_of(p: torch.Tensor) -> int:
-    if p.grad is None:
+    gradient = p.grad
+    if gradient is None:
         return NONE
-    return SPARSE if p.grad.is_sparse else DENSE
+    return SPARSE if gradient.is_sparse else DENSE
 
 
 def _hook(me: weakref.ref[GradientReducer]) -> Callable[[torch.Tensor], None]:
