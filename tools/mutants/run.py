@@ -3,8 +3,8 @@
 python tools/mutants/run.py [NAME...]    names: parts of mutants' names; by default all
 
 Mutants of Python replace text in a copy of the installed package. Those in C++ are compiled into one build: each place
-has both texts, and the variable PC_MUTANT chooses. The tests of a mutant run with `-x`; the one that fails must pass without
-the mutant.
+has both texts, and the variable PC_MUTANT chooses. The tests of a mutant run with `-x`; the one that fails must pass
+without the mutant.
 """
 
 from __future__ import annotations
