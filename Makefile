@@ -78,25 +78,27 @@ mutants: $(VENV)/.installed $(VENV)/.torch ## seeded faults that the tests must 
 QUICK := $(addprefix tests/,schedule/test_compiler.py schedule/test_verifier.py comm/test_settings_table.py \
   $(addprefix comm/,collectives/test_reductions.py collectives/test_moving.py collectives/test_bits.py \
   test_nonblocking.py test_point_to_point.py host/test_mismatch.py) \
-  engine/test_works.py torch/hvd/test_forms.py optim/test_sgd.py)
+  engine/test_works.py frameworks/torch/hvd/test_forms.py optim/test_sgd.py)
 
 # Installs only if nothing is installed; keeps an installation by `make dev`.
 quick: $(if $(wildcard $(BIN)/pytest),,$(VENV)/.installed $(VENV)/.torch) ## the most important tests of what is installed, about a minute
 	$(BIN)/pytest -q -n $(JOBS) --dist loadfile $(QUICK) $(ARGS)
+
+NOT_TORCH := $(addprefix tests/frameworks/,test_*.py tensorflow keras jax)
 
 versions: $(VENV)/.wheel ## the wheel with the lowest and the newest versions of its dependencies
 	PIP_CONSTRAINT= $(BIN)/python tools/wheels/versions.py $(VENV)/wheel/*.whl $(VENV)/versions
 
 newest: $(VENV)/.wheel ## the newest release of every framework, installed each time: gigabytes
 	$(call NEWEST,torch,torch accelerate lightning ray transformers)
-	$(NEWEST_TORCH) -I -m pytest -n $(JOBS) --dist loadfile tests/torch tests/examples/test_pytorch_ddp.py $(ARGS)
+	$(NEWEST_TORCH) -I -m pytest -n $(JOBS) --dist loadfile tests/frameworks/torch tests/examples/test_pytorch_ddp.py $(ARGS)
 	$(NEWEST_TORCH) -I -m pytest -n $(JOBS) tests/docs/test_docs.py -k "torch or recipes or hvd or horovod" $(ARGS)
-	RAY_USAGE_STATS_ENABLED=0 $(NEWEST_TORCH) -I -m pytest tests/ray $(ARGS)
+	RAY_USAGE_STATS_ENABLED=0 $(NEWEST_TORCH) -I -m pytest tests/frameworks/ray $(ARGS)
 	$(call NEWEST,frameworks,tensorflow-cpu keras tf_keras jax optax)
-	$(NEWEST_FRAMEWORKS) -I -m pytest -n $(JOBS) --dist loadfile tests/frameworks tests/tensorflow tests/keras tests/jax $(ARGS)
+	$(NEWEST_FRAMEWORKS) -I -m pytest -n $(JOBS) --dist loadfile $(NOT_TORCH) $(ARGS)
 
 wheels: $(VENV)/.wheels ## an sdist and wheels for every CPython of this machine, tested in empty environments, in dist
-	@PIP_CONSTRAINT= PATH="$(abspath $(BIN)):$$PATH" $(WHEELS_PYTHON) tools/wheels/make_wheels.py --out dist --for "$(WHEELS)" --tests $(filter-out tests/torch/%,$(QUICK)) \
+	@PIP_CONSTRAINT= PATH="$(abspath $(BIN)):$$PATH" $(WHEELS_PYTHON) tools/wheels/make_wheels.py --out dist --for "$(WHEELS)" --tests $(filter-out tests/frameworks/torch/%,$(QUICK)) \
 	  tests/comm/collectives/test_kernels.py tests/docs/test_docs.py::test_block_runs $(ARGS)
 
 gpu-carry: ## what a machine with a GPU and without network needs, in build/gpu-carry: docs/first-gpu-run.md
@@ -114,11 +116,11 @@ fuzz: $(VENV)/.installed $(VENV)/.torch ## an hour of random tests with new seed
 
 test-frameworks: $(VENV)/.frameworks $(VENV)/.jax-oldest $(VENV)/.mxnet ## TensorFlow, Keras and JAX from PyPI, and MXNet in an environment of its own
 	$(FRAMEWORKS) -I -c "import jax, keras, optax, tensorflow, tf_keras" 2>/dev/null # or the tests would skip what is missing
-	$(OUTER_MPI) $(FRAMEWORKS) -I -m pytest -n $(JOBS) --dist loadfile tests/frameworks tests/tensorflow tests/keras tests/jax $(ARGS)
+	$(OUTER_MPI) $(FRAMEWORKS) -I -m pytest -n $(JOBS) --dist loadfile $(NOT_TORCH) $(ARGS)
 	COURSE=1 $(OUTER_MPI) $(FRAMEWORKS) -I -m pytest -n $(JOBS) tests/course/test_assess.py -k keras $(ARGS)
 	$(OUTER_MPI) $(FRAMEWORKS) -I -m pytest -n $(JOBS) tests/docs/test_docs.py tests/examples -k "tensorflow or keras or jax" $(ARGS)
-	$(OUTER_MPI) $(JAX_OLDEST) -I -m pytest tests/jax $(ARGS)
-	if [ -x $(MXNET) ]; then $(MXNET) -I -m pytest tests/mxnet $(ARGS); fi
+	$(OUTER_MPI) $(JAX_OLDEST) -I -m pytest tests/frameworks/jax $(ARGS)
+	if [ -x $(MXNET) ]; then $(MXNET) -I -m pytest tests/frameworks/mxnet $(ARGS); fi
 
 # Apart from the others, since numba-cuda adds much to the start of every Python process.
 test-cuda: $(VENV)/.cuda ## operators of one's own for GPU arrays, compiled and linked without a GPU
@@ -127,7 +129,7 @@ test-cuda: $(VENV)/.cuda ## operators of one's own for GPU arrays, compiled and 
 
 test-ray: $(VENV)/.ray ## RayExecutor on a Ray cluster of two nodes, with Ray from PyPI
 	$(RAY) -I -c "import ray, torch" # or the tests would skip what is missing
-	RAY_USAGE_STATS_ENABLED=0 $(RAY) -I -m pytest tests/ray $(ARGS) # one process: its tests share the cluster
+	RAY_USAGE_STATS_ENABLED=0 $(RAY) -I -m pytest tests/frameworks/ray $(ARGS) # one process: its tests share the cluster
 	RAY_USAGE_STATS_ENABLED=0 $(RAY) -I -m pytest tests/docs/test_docs.py -k ray.md $(ARGS)
 
 # Over shared memory, ranks without an edge between them are told of different calls too late for that test.
@@ -139,7 +141,7 @@ test-ucx: $(VENV)/.installed $(VENV)/.torch ## the tests between hosts, over UCX
 
 test-recipes: $(VENV)/.recipes ## docs/recipes.md and the launcher, with accelerate, Lightning and transformers from PyPI
 	$(RECIPES) -c "import accelerate, lightning, transformers" # or the tests would skip what is missing
-	$(OUTER_MPI) $(RECIPES) -I -m pytest tests/docs/test_docs.py tests/torch/distributed/test_own_launcher.py -k "recipes or accelerate or lightning" $(ARGS)
+	$(OUTER_MPI) $(RECIPES) -I -m pytest tests/docs/test_docs.py tests/frameworks/torch/distributed/test_own_launcher.py -k "recipes or accelerate or lightning" $(ARGS)
 
 notebook: $(VENV)/.notebook ## examples/tour.ipynb from examples/tour.py, executed; then the notebook tests
 	$(NOTEBOOK) -I tools/tour.py

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pycollective.schedule.language import registry
 
 HERE = Path(__file__).parent
-
-for _name in ("jax", "keras", "mxnet", "ray", "tensorflow", "torch"):
-    _found = importlib.util.find_spec(_name)
-    if _found is not None and _found.origin is None:  # found the folder of its tests, which is on the path
-        modules: dict[str, Any] = sys.modules
-        modules[_name] = None
 
 # With it, print() writes the text and the end of the line separately: lines of ranks that share a pipe get mixed.
 os.environ.pop("PYTHONUNBUFFERED", None)
@@ -34,7 +25,7 @@ LONG_FILES = (
     "schedule/test_topologies.py",
     "examples/test_pytorch_digits.py",
     "faults/test_trials.py",
-    "torch/hvd/test_horovod_scripts.py",
+    "frameworks/torch/hvd/test_horovod_scripts.py",
     "examples/test_pytorch_ddp.py",
     "bench/test_demo.py",
     "hosts/test_trials.py",
@@ -44,7 +35,7 @@ LONG_FILES = (
     "security/test_hosts.py",
     "elastic/test_jobs.py",
     "hosts/test_bad_input.py",
-    "torch/distributed/test_launchers.py",
+    "frameworks/torch/distributed/test_launchers.py",
 )
 """Files that take longest, in this order first: one that begins last would leave the other processes idle."""
 
@@ -71,12 +62,12 @@ INTEGRATION = (
     "hosts/",
     "security/test_hosts.py",
     "security/test_neighbours.py",
-    "torch/distributed/test_hosts.py",
-    "torch/distributed/test_launchers.py",
-    "torch/distributed/test_own_launcher.py",
-    "torch/hvd/test_horovod_scripts.py",
-    "torch/hvd/test_starting.py",
-    "torch/test_hosts.py",
+    "frameworks/torch/distributed/test_hosts.py",
+    "frameworks/torch/distributed/test_launchers.py",
+    "frameworks/torch/distributed/test_own_launcher.py",
+    "frameworks/torch/hvd/test_horovod_scripts.py",
+    "frameworks/torch/hvd/test_starting.py",
+    "frameworks/torch/test_hosts.py",
 )
 """Launchers, hosts in namespaces, jobs, documents, programs, benchmarks: `make integration`, not `make test`."""
 

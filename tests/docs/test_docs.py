@@ -93,15 +93,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Path]:
     return made
 
 
-def is_installed(name: str) -> bool:
-    found = importlib.util.find_spec(name)
-    return found is not None and found.origin is not None  # tests/torch is a package without a file
-
-
 @named("run")
 def test_block_runs(block: Block, folders: dict[Path, Path]) -> None:
     for need in block.needs:
-        if not (find_mpirun() if need == "mpi" else is_installed(need)):
+        if not (find_mpirun() if need == "mpi" else importlib.util.find_spec(need)):
             pytest.skip(f"needs {need}")
     if block.language == "console":
         return check_console(block, folders[block.page], folders[Path()])

@@ -11,7 +11,7 @@ import pytest
 from launch import find_mpirun, launch
 
 pytest.importorskip("mxnet")
-EXAMPLE = Path(__file__).parents[2] / "examples" / "gluon_digits.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "gluon_digits.py"
 
 
 def _digits(n: int, launcher: str, script: Any = EXAMPLE, **options: Any) -> tuple[float, str]:
