@@ -68,7 +68,8 @@ def copy_tree() -> None:
 
 
 def run(*words: object) -> None:
-    if subprocess.run([str(word) for word in words], cwd=ROOT, check=False).returncode != 0:
+    alone = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}  # not a part of make's jobs
+    if subprocess.run([str(word) for word in words], cwd=ROOT, env=alone, check=False).returncode != 0:
         sys.exit(f"failed: {' '.join(map(str, words))}")
 
 

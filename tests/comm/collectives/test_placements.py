@@ -20,7 +20,7 @@ COUNTS = (7, 3001)  # below and above what is always staged
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize("n", [2, 5])
 def test_every_pair_of_places(n: int, topology: str, collective: str) -> None:
-    """x in one place and out in another, the same on all ranks; x is unchanged."""
+    """x in one place and out in another, the same on all ranks; x is unchanged, and its rank's own after the call."""
     if not has(topology, collective):
         return
     data = {count: contributions("int32", "sum", n, count) for count in COUNTS}
@@ -38,7 +38,9 @@ def test_every_pair_of_places(n: int, topology: str, collective: str) -> None:
             if result is not None:
                 out = out[: len(result)]
             got = call(comm, collective, x, 1, out=out, topology=topology)
-            assert x.tolist() == xs[comm.rank].tolist()
+            after = x.copy()
+            x.fill(-1)
+            assert after.tolist() == xs[comm.rank].tolist()
             if result is None:
                 assert got is None
                 continue
