@@ -77,13 +77,23 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.loadscopereorder = False  # pytest-xdist begins with the files of most tests, which are quick
 
 
+def is_integration(path: Path) -> bool:
+    return path.relative_to(HERE).as_posix().startswith(INTEGRATION)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`make test` does not import what it does not run: SciPy and scikit-learn take seconds."""
+    chosen = config.option.markexpr == "not integration" and collection_path.is_file()
+    return True if chosen and is_integration(collection_path) else None
+
+
 @pytest.hookimpl(tryfirst=True)  # before the choice by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {str(HERE / name): place for place, name in enumerate(LONG_FILES)}
     items.sort(key=lambda item: places.get(str(item.path), len(places)))  # others stay in order
     for item in items:
         sanitized = "sanitized" in getattr(item, "fixturenames", ())
-        if sanitized or item.path.relative_to(HERE).as_posix().startswith(INTEGRATION):
+        if sanitized or is_integration(item.path):
             item.add_marker(pytest.mark.integration)
 
 
