@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import seeds
 
 from pycollective.schedule.language import registry
 
@@ -70,6 +71,9 @@ INTEGRATION = (
     "frameworks/torch/test_hosts.py",
 )
 """Launchers, hosts in namespaces, jobs, documents, programs, benchmarks: `make integration`, not `make test`."""
+
+
+seeds.load_profile()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 from calls import MOVING, REDUCING, call
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference import DTYPES, contributions
+from seeds import examples
 
 from comm.arguments.test_torch import bits, tensor
 from pycollective import Communicator, MismatchError, local_world
@@ -88,7 +89,7 @@ def test_no_python_runs(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert messages[0] == 4
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     dtype=st.sampled_from(DTYPES),
     shape=st.lists(st.integers(0, 5), max_size=3).map(tuple) | st.just((3000,)),

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fuzz.seeds import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from processes import run
 from reference import DTYPES as EVERY_TYPE
 from reference import OPERATORS, Array, contributions, numpy_type, takes
+from seeds import examples
 
 from engine.operations import SECONDS, on_engines
 from pycollective import Communicator, local_world

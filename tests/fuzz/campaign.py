@@ -27,7 +27,7 @@ def turn(seed: int) -> bool:
     variables |= {"PC_TEST_PUBLIC_CALLS": CALLS, "PC_TEST_PRIVATE_CALLS": CALLS}
     first = str(seed * TRIALS)
     commands = [
-        [str(PYTEST), "-q", "-n", "2", "-m", "fuzz", f"--hypothesis-seed={seed}", str(TESTS)],
+        [str(PYTEST), "-q", "-n", "2", "-m", "fuzz or hypothesis", f"--hypothesis-seed={seed}", str(TESTS)],
         [sys.executable, "-m", "faults.trials", "--count", str(TRIALS), "--first", first],
         [sys.executable, "-m", "hosts.trials", "--count", str(TRIALS), "--first", first],
     ]

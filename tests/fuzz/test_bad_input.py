@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from seeds import SEED
 
 import pycollective
 from fuzz.random_driver import run_blocks
 from fuzz.random_public_calls import CALLS
-from fuzz.seeds import SEED
 from pycollective import CommunicatorError, local_world, optim, schedule
 from pycollective.optim import schedules
 

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from engine.operations import SECONDS
 from processes import IMPORTABLE
+from seeds import choices, seeds
 
 import pycollective
-from fuzz.seeds import choices, seeds
 from pycollective import Communicator, local_world
 from pycollective.engine import Engine, Item, Settings, engine
 

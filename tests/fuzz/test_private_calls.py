@@ -9,10 +9,10 @@ import os
 from pathlib import Path
 
 import pytest
+from seeds import SEED
 
 from fuzz.random_driver import run_blocks
 from fuzz.random_private_calls import CALLS, UNCHECKED, targets
-from fuzz.seeds import SEED
 from pycollective import _core
 
 TOTAL = int(os.environ.get("PC_TEST_PRIVATE_CALLS", "2000"))

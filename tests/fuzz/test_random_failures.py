@@ -8,8 +8,7 @@ import time
 from typing import Any
 
 import pytest
-
-from fuzz.seeds import choices, seeds
+from seeds import choices, seeds
 
 torch: Any = pytest.importorskip("torch")
 import c10d  # noqa: E402

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from seeds import choices, seeds
 
 import pycollective
-from fuzz.seeds import choices, seeds
 from pycollective.hvd.basics import engine_of
 from pycollective.hvd.process_sets import global_process_set
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import IMPORTABLE
 from reference import DTYPES, OPERATORS, takes
+from seeds import examples
 
-from fuzz.seeds import examples
 from fuzz.sequences import ALONE, COUNTS, PATHS, Step, play, random_steps
 from launch import launch
 from pycollective import local_world

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from seeds import examples
 
 import pycollective
-from fuzz.seeds import examples
 from pycollective import Communicator
 from pycollective.errors import VerificationError
 from pycollective.schedule import Placement, Program, compile_program, topology, verify

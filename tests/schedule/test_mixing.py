@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from seeds import examples
 
 from pycollective import ProgramError, VerificationError
 from pycollective.schedule import Placement, Program, Schedule, compile_program, verify
@@ -47,7 +48,7 @@ def dense(rows: list[dict[int, float]] | tuple[Mapping[int, float], ...]) -> np.
 
 
 @PLACEMENTS
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(rows=matrices())
 def test_every_matrix_has_a_correct_schedule(placement: Placement, rows: list[dict[int, float]]) -> None:
     schedule = evaluate(lambda rank, size, step: rows[rank], len(rows), 0).schedule(placement)
@@ -56,7 +57,7 @@ def test_every_matrix_has_a_correct_schedule(placement: Placement, rows: list[di
 
 
 @PLACEMENTS
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(rows=matrices(4), chunks=st.integers(1, 2))
 def test_two_steps_multiply_the_matrices(placement: Placement, rows: list[dict[int, float]], chunks: int) -> None:
     """All of a step read the values before it; the second begins where a place is written again."""
@@ -80,7 +81,7 @@ def test_a_step_reads_the_values_before_it() -> None:
     assert mixtures(p) == ({1: 1.0}, {0: 1.0})
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(rows=matrices(), placement=st.sampled_from(Placement))
 def test_no_group_of_ranks_checks_only_itself(rows: list[dict[int, float]], placement: Placement) -> None:
     """From each rank, its waits lead to every other: ranks in different calls are detected."""

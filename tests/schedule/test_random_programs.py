@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, note, settings
+from hypothesis import given, note
 from hypothesis import strategies as st
+from seeds import examples
 
 from pycollective.errors import VerificationError
 from pycollective.schedule import Placement, Program, Schedule, compile_program
@@ -44,7 +45,7 @@ def disagreements(program: Program, schedule: Schedule, seed: int, same_array: b
 
 
 @pytest.mark.parametrize("placement", Placement)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(program=programs(), seed=st.integers(0, 2**32), same_array=st.booleans())
 def test_any_interleaving_matches_the_program(
     placement: Placement, program: Program, seed: int, same_array: bool
@@ -56,7 +57,7 @@ def test_any_interleaving_matches_the_program(
 
 
 @pytest.mark.parametrize("placement", Placement)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(program=programs())
 def test_the_verifier_finds_no_race_in_what_the_compiler_makes(placement: Placement, program: Program) -> None:
     schedule = compile_program(program, placement)
@@ -65,7 +66,7 @@ def test_the_verifier_finds_no_race_in_what_the_compiler_makes(placement: Placem
     check_interleavings(schedule)
 
 
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(program=programs(), placement=st.sampled_from(Placement), data=st.data())
 def test_a_verifier_that_sees_no_race_is_right(program: Program, placement: Placement, data: st.DataObject) -> None:
     """Drop some waits: if the verifier still finds no fault, no interleaving may give a wrong result."""
@@ -97,7 +98,7 @@ def test_a_verifier_that_sees_no_race_is_right(program: Program, placement: Plac
 # Across hosts
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(program=programs(across=True), seed=st.integers(0, 2**32), placement=st.sampled_from(Placement), data=st.data())
 def test_any_interleaving_across_hosts_matches_the_program(
     program: Program, seed: int, placement: Placement, data: st.DataObject
@@ -112,7 +113,7 @@ def test_any_interleaving_across_hosts_matches_the_program(
     assert not small or schedule.depth == 1
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(program=programs(across=True), placement=st.sampled_from(Placement), data=st.data())
 def test_a_verifier_that_sees_no_race_across_hosts_is_right(
     program: Program, placement: Placement, data: st.DataObject

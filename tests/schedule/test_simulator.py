@@ -9,8 +9,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from seeds import examples
 
 from pycollective.errors import ProgramError, TopologyError
 from pycollective.schedule import (
@@ -176,7 +177,7 @@ def test_chunks_are_cut_as_the_executor_cuts() -> None:
     assert (ring.messages, ring.bytes_sent) == (14, 56)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     case=st.sampled_from(ALL),
     n=st.integers(1, 9),
@@ -321,7 +322,7 @@ def test_wrong_network(wrong: dict[str, Any]) -> None:
         Network(**wrong)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(programs())
 def test_random_programs_move_what_the_compiler_moves(program: Program) -> None:
     """What is read from peers and written to them, chunk by chunk; a rank executes steps sequentially."""

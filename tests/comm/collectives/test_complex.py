@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from calls import PLACES, TOPOLOGIES_OF, place
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from seeds import examples
 
 from pycollective import Communicator, local_world
 
@@ -64,7 +65,7 @@ def test_every_topology_and_place(dtype: str, topology: str) -> None:
     local_world(3).run(body)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     n=st.integers(1, 5),
     shape=st.lists(st.integers(0, 9), min_size=0, max_size=3).map(tuple),

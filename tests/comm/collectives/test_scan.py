@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from calls import PLACES, has, on_ranks, place
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference import (
     DTYPES,
@@ -23,6 +23,7 @@ from reference import (
     same_bits,
     takes,
 )
+from seeds import examples
 
 import pycollective as pc
 from pycollective import Communicator, MismatchError, local_world
@@ -87,7 +88,7 @@ ACCUMULATES = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.
                "bor": np.bitwise_or, "bxor": np.bitwise_xor}  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     n=st.integers(1, 6),
     shape=st.lists(st.integers(0, 9), min_size=0, max_size=3).map(tuple),

@@ -6,7 +6,7 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pycollective.comm.host.cores import are_enough, cpu_quota, in_binding_order, ranges
@@ -62,7 +62,6 @@ def masks(*numbers: set[int]) -> list[frozenset[int]]:
     return [frozenset(one) for one in numbers]
 
 
-@settings(deadline=None)
 @given(st.lists(st.frozensets(st.integers(0, 5), max_size=4), max_size=6))
 @example(masks({0}, {0}, {1, 2}, {1, 2, 3}))  # enough in total
 @example(masks({0, 1}, {1, 2}, {2, 3}, {0}))  # all move up

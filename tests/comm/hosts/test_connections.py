@@ -14,8 +14,9 @@ import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from seeds import examples
 
 from meeting import on_threads
 from pycollective.comm.bootstrap.sockets.authentication import (
@@ -212,7 +213,7 @@ def test_a_recorded_answer_cannot_be_used_again() -> None:
         again.read_claim(theirs)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(at=st.integers(0, 200), flip=st.integers(1, 255), verdict=st.booleans())
 def test_any_changed_byte_is_noticed(at: int, flip: int, verdict: bool) -> None:
     """In the answer by the end that accepts, in the challenge and in the verdict by the end that dials."""

@@ -6,11 +6,11 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
-from fuzz.seeds import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from processes import run
 from reference import DTYPES, OPERATORS, takes
+from seeds import examples
 
 from engine.operations import FLOATS, SHAPES, Operation, on_engines, play, random_phases
 from pycollective import Communicator

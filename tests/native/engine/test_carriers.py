@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 from native.test_native import build, why_not
+from seeds import examples
 
 from pycollective import _core
 from pycollective.engine import Item
@@ -163,7 +164,7 @@ def decisions(agreement: _core.Agreement, threshold: int) -> list[Any]:
     return batches
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(400)
 @given(script=scripts())
 def test_both_carriers_decide_the_same(board: Board, script: tuple[list[int], int, list[Step]]) -> None:
     world, threshold, steps = script

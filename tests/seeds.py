@@ -12,12 +12,22 @@ AMOUNT = int(os.environ.get("PC_TEST_AMOUNT", "1"))
 """Times as many cases as `make test` has."""
 
 
-def examples(count: int) -> settings:
-    """Hypothesis's settings for `count` examples, times the amount: always the same ones if no seed is set."""
-    chosen = "PC_TEST_SEED" in os.environ
-    return settings(
-        max_examples=count * AMOUNT, deadline=None, suppress_health_check=list(HealthCheck), derandomize=not chosen
+def load_profile() -> None:
+    """Hypothesis's settings for all tests: always the same cases if no seed is set."""
+    settings.register_profile(
+        "seeds",
+        deadline=None,
+        derandomize="PC_TEST_SEED" not in os.environ,
+        max_examples=100 * AMOUNT,
+        print_blob=True,  # what repeats a failure
+        suppress_health_check=list(HealthCheck),
     )
+    settings.load_profile("seeds")
+
+
+def examples(count: int) -> settings:
+    """Hypothesis's settings for `count` examples, times the amount."""
+    return settings(max_examples=count * AMOUNT)
 
 
 def seeds(count: int) -> list[str]:
