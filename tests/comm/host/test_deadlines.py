@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import builtins
 import signal
+import threading
 import time
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 import pytest
+from calls import sum_that
 from processes import Job
 
 import pycollective
@@ -93,6 +95,47 @@ def test_a_rank_that_is_stopped_in_a_call_is_named() -> None:
         for text in job.results():
             assert "within 0.5 s" in text
             assert "rank 1 entered it but made no progress" in text or "by rank 1" in text
+
+
+def test_what_was_read_from_a_rank_that_has_given_up_is_no_result() -> None:
+    """The fault is of a later call, but rank 1 does not wait for ever, and its program may write to the array then."""
+    given_up = threading.Event()
+    ranks: dict[int, Communicator] = {}
+
+    def act() -> None:
+        if not given_up.is_set():
+            ranks[1].backend.fail(PeerLostError("the process of rank 1 is gone", 1))
+            given_up.wait(20)
+
+    def body(comm: Communicator) -> None:
+        ranks[comm.rank] = comm
+        op, kept = sum_that(act)
+        x = comm.empty(4000)  # large enough to be read where it is
+        x[:] = 1
+        comm.barrier()
+        with pytest.raises(PeerLostError):
+            comm.reduce(x, op=op, topology="direct")
+        x[:] = -1
+        given_up.set()
+        del kept
+
+    local_world(2).run(body)
+
+
+def test_a_call_completes_although_a_later_one_is_given_up() -> None:
+    """Rank 2 waits for rank 1, which still adds, while rank 0 is in the next call and waits no longer."""
+    given_up = threading.Event()
+
+    def body(comm: Communicator) -> None:
+        op, kept = sum_that(lambda: comm.rank == 2 or given_up.wait(20))
+        comm.barrier()
+        assert comm.scan(np.ones(1), op=op, topology="ring") == comm.rank + 1
+        with pytest.raises(TimeoutError):
+            comm.barrier(timeout=0.5 if comm.rank == 0 else 20)
+        given_up.set()
+        del kept
+
+    local_world(3).run(body)
 
 
 def test_a_survivor_that_does_not_shrink_is_left_out() -> None:
