@@ -13,7 +13,7 @@ import pytest
 
 from engine.operations import SECONDS, on_engines
 from pycollective import TimeoutError
-from pycollective.engine import Engine, Item
+from pycollective.engine import Engine, Item, Settings
 
 
 def ones(name: str, count: int = 3) -> Item:
@@ -228,3 +228,20 @@ def test_two_threads_wait_for_the_same() -> None:
             assert got[0] is mine
 
     on_engines(2, body)
+
+
+@pytest.mark.torch
+def test_a_group_whose_slots_others_have_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core remembers a group with the places of its operations."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr("pycollective.engine.engine.LEAST_SLOTS", 4)
+
+    def body(engine: Engine) -> None:
+        for _ in range(3):
+            xs = [torch.ones(2), torch.ones(3)]
+            engine.reduce_group(lambda: "group", xs, "sum", 1.0, 1.0, None)
+            assert [x.tolist() for x in xs] == [[2, 2], [2, 2, 2]]
+            for name in "abcdefgh":
+                assert engine.run([ones(name)])[0].tolist() == [2] * 3
+
+    on_engines(2, body, settings=Settings(cache_capacity=1))
