@@ -239,8 +239,8 @@ def mapping(value: Any, name: str, keys: Iterable[str] = ()) -> Mapping[str, Any
 
 def _range(least: int | None, most: int | None) -> str:
     if least is None:
-        return "an integer" if most is None else f"an integer of at most {most}"
-    return f"an integer of at least {least}" if most is None else f"an integer from {least} to {most}"
+        return "an integer" if most is None else f"an integer of at most {brief(most)}"
+    return f"an integer of at least {least}" if most is None else f"an integer from {least} to {brief(most)}"
 
 
 def _real(least: float | None, above: float | None, below: float | None, finite: bool) -> str:

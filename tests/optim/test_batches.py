@@ -177,6 +177,8 @@ def test_the_losses_of_torch_stay_in_its_graph():
 def test_wrong_noise_is_refused():
     with pytest.raises(ValueError, match="base must be an integer from 1 to 16, not 64"):
         GradientNoise(16, 64, comm=rank(0))
+    with pytest.raises(ValueError, match="batch must be an integer from 1 to 9223372036854775807, not <int>"):
+        GradientNoise(10**5000, 64, comm=rank(0))
     noise = GradientNoise(64, 16, comm=rank(0))
     with pytest.raises(ValueError, match="losses must have one element per row"):
         noise.rows(np.zeros((3, 2)), 0)

@@ -20,6 +20,12 @@ def test_files_of_all_kinds(tmp_path: Path, suffix: str) -> None:
     assert path.stat().st_size > 2000
 
 
+def test_a_file_of_an_unknown_kind(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    with pytest.raises(ValueError, match=r"path: .*'odd' is not supported"):
+        draw(compile("ring", "allreduce", 2), tmp_path / "ring.odd")
+
+
 @pytest.mark.parametrize("topology", names())
 def test_every_topology_has_a_picture(topology: str) -> None:
     pytest.importorskip("matplotlib")

@@ -31,7 +31,7 @@ constexpr auto kWary = milliseconds(100);             // how long waits then spi
 constexpr auto kWarySpin = std::chrono::microseconds(60);    // less than a long yield: two wary jobs calm down
 constexpr auto kPatientWithNetworks = milliseconds(3000);
 constexpr auto kBystanderGrace = milliseconds(200);  // a rank that ended after its part of a call is not lost
-constexpr auto kMercy = milliseconds(500);  // for a call before the one in which a rank has given up
+constexpr auto kMercy = milliseconds(400);            // for a call before one that a rank has given up
 
 // The futex is the counter's low half (x86-64 and AArch64 are little-endian).
 uint32_t* futex_word(RankBlock& block) { return reinterpret_cast<uint32_t*>(&block.counter); }

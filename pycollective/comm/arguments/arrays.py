@@ -228,16 +228,16 @@ def numpy_dtype(dtype: Any) -> np.dtype[Any]:
     Raises:
         TypeError: not an element type that collectives take.
     """
-    name = str(dtype).removeprefix("torch.")
-    if name in DTYPES and DTYPES[name].extended:
-        import ml_dtypes
-
-        small: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-        return small
     try:
-        found: np.dtype[Any] = np.dtype(name if type(dtype).__module__ == "torch" else dtype)
+        name = str(dtype).removeprefix("torch.")  # an integer may have too many digits
+        small = name in DTYPES and DTYPES[name].extended
+        found: np.dtype[Any] = np.dtype(None if small else name if type(dtype).__module__ == "torch" else dtype)
     except Exception:
         checks.refuse_type("dtype", "an element type", dtype)
+    if small:
+        import ml_dtypes
+
+        found = np.dtype(getattr(ml_dtypes, name))
     if _core.dtype_name(found) is None:
         raise TypeError(f"dtype: no collective takes element type {found}")
     return found

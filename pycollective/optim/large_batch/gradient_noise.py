@@ -51,7 +51,7 @@ class GradientNoise:
         Raises:
             TypeError, ValueError: not integers, or out of range.
         """
-        batch = checks.integer(batch, "batch", 1)
+        batch = checks.integer(batch, "batch", 1, (1 << 63) - 1)
         base = checks.integer(base, "base", 1, batch)
         self.sigma = math.sqrt(batch / base - 1)
         self._seed = checks.integer(seed, "seed", 0)

@@ -48,7 +48,11 @@ def draw(schedule: Schedule, path: str | PathLike[str]) -> None:
         ValueError, OSError: the path has an unknown suffix or cannot be written.
     """
     checks.path(path, "path")
-    figure(schedule).savefig(path)
+    drawn = figure(schedule)
+    try:
+        drawn.savefig(path)
+    except ValueError as error:
+        raise ValueError(f"path: {error}") from None
 
 
 def figure(schedule: Schedule) -> Any:

@@ -72,6 +72,7 @@ WRONG: dict[str, tuple[Attempt, type[Exception] | tuple[type[Exception], ...], s
     "group twice": (lambda comm: comm.group([0, 0]), ValueError, r"\[0, 0\] are not different ranks"),
     "group of others": (lambda comm: comm.group([0, 7]), ValueError, "not different ranks of a communicator of 2"),
     "empty of no type": (lambda comm: comm.empty(3, "G"), TypeError, "complex256"),
+    "empty of a huge number": (lambda comm: comm.empty(3, 10**5000), TypeError, "dtype must be an element type"),
     "color between": (lambda comm: comm.split(1.5), TypeError, "float"),
     "empty negative": (lambda comm: comm.empty(-3), ValueError, "-3"),
     "empty too large": (lambda comm: comm.empty(1 << 60), CommunicatorError, "more than can be mapped"),
