@@ -48,7 +48,7 @@ MAKEFLAGS += -j2
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective bench -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help install environments demo test integration durations mutants quick test-frameworks test-cuda test-ray test-ucx test-recipes versions newest wheels \
+.PHONY: help install environments demo test integration durations mutants nightly quick test-frameworks test-cuda test-ray test-ucx test-recipes versions newest wheels \
   notebook course site asan faults fuzz dev bench lint stubs sass gpu-carry docs clean distclean
 
 help: ## this list
@@ -73,6 +73,9 @@ durations: $(VENV)/.installed $(VENV)/.torch ## what each test and each file of 
 
 mutants: $(VENV)/.installed $(VENV)/.torch ## seeded faults that the tests must notice (ARGS="refusal": part of a name)
 	JOBS=$(JOBS) $(BIN)/python tools/mutants/run.py $(ARGS)
+
+nightly: ## the long checks, recorded in tests/nightly.json: mutants, trials, sanitizers, versions, wheels, an hour of fuzz (ARGS="asan")
+	env -u MAKEFLAGS -u ARGS $(PYTHON) tools/nightly.py $(ARGS)
 
 # A part of each layer: the language, every collective and its bits, messages, mismatches, the engine, hvd, SGD.
 QUICK := $(addprefix tests/,schedule/test_compiler.py schedule/test_verifier.py comm/test_settings_table.py \

@@ -65,7 +65,7 @@ MUTANTS = (
     ),
     Mutant(
         "a rank that was stopped trusts what it has read", "csrc/executor/cpu/calls.cpp",
-        "(given_up(op) || peer_gave_up(op))", "given_up(op)", ("tests/native", *MISMATCHES),
+        "(given_up(op) || peer_gave_up(op))", "given_up(op)", MISMATCHES,
     ),
     Mutant(
         "a call is given up with a later one", "csrc/executor/cpu/waiting.cpp",
@@ -114,7 +114,7 @@ MUTANTS = (
     # -- the engine ----------------------------------------------------------------------------------------------------
     Mutant(
         "a slot that is another operation's now is used", "csrc/engine/negotiation/board.cpp",
-        "item.slot >= 0 && slot(item.slot).hash == hash", "item.slot >= 0", (*ENGINE, "tests/fuzz/test_disorder.py"),
+        "item.slot >= 0 && slot(item.slot).hash == hash", "item.slot >= 0", ENGINE,
     ),
     Mutant(
         "operators are fused", "csrc/engine/negotiation/signature.cpp", "dtype == other.dtype && op == other.op",
@@ -171,7 +171,8 @@ MUTANTS = (
     # -- communicators -------------------------------------------------------------------------------------------------
     Mutant(
         "split ignores the keys", "pycollective/comm/communicator.py",
-        "sorted((its, r) for r, joins, c, its", "sorted((r, r) for r, joins, c, its", ("tests/comm",),
+        "sorted((its, r) for r, joins, c, its", "sorted((r, r) for r, joins, c, its",
+        ("tests/comm/test_communicators.py",),
     ),
     Mutant(
         "a failure of another rank is an object", "pycollective/comm/objects.py", "        if length >= 0:\n",
@@ -183,7 +184,7 @@ MUTANTS = (
     ),
     Mutant(
         "links of others are followed", "pycollective/comm/private_file.py",
-        "os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW", "os.O_CREAT", ("tests/security", "tests/engine/test_timeline.py"),
+        "os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW", "os.O_CREAT", ("tests/comm/test_private_file.py",),
     ),
     # -- between hosts -------------------------------------------------------------------------------------------------
     Mutant(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -294,6 +295,23 @@ def test_ranks_without_an_edge_between_their_hosts_compare_their_calls(hosts: tu
     texts = on_hosts(hosts, run)
     found = {"call": "allreduce(count=3", "length": "mix(count=4", "step": "step=2", "weights": "edges"}[differs]
     assert all("call 31 " in text and "mix(count=3" in text and found in text for text in texts), texts
+
+
+def test_a_rank_that_receives_nothing_hears_of_a_different_call() -> None:
+    """Rank 0 has sent its part of a sum and gone on; rank 1 only sends, and its peer of those calls agrees with it."""
+    sent = threading.Event()
+
+    def run(comm: Communicator) -> str:
+        comm.barrier()
+        if comm.rank == 0:
+            comm.reduce(np.ones(1), 1, topology="direct")
+            sent.set()
+            return ""
+        assert sent.wait(20)
+        return _first_error(comm, lambda: [comm.broadcast(np.ones(1), 1, topology="ring") for _ in range(30)])
+
+    for text in on_hosts((0, 1, 2), run)[1:]:
+        assert "call 2 " in text and "rank 0 calls reduce(" in text and "rank 1 calls broadcast(" in text
 
 
 @pytest.mark.parametrize("slow", range(4))
