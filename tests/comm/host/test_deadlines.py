@@ -98,7 +98,7 @@ def test_a_rank_that_is_stopped_in_a_call_is_named() -> None:
 
 
 def test_what_was_read_from_a_rank_that_has_given_up_is_no_result() -> None:
-    """The fault is of a later call, but rank 1 does not wait indefinitely, and its program may write to the array then."""
+    """The fault is of a later call, but rank 1 does not wait indefinitely: then its program may write to the array."""
     given_up = threading.Event()
     ranks: dict[int, Communicator] = {}
 
