@@ -53,8 +53,10 @@ def _late(world: World) -> None:
         with pytest.raises(RuntimeError, match="has not completed yet"):
             work.wait(timedelta(seconds=0.05))
         assert not work.is_completed() and work.exception() is None
+        added = work.get_future().then(lambda future: future.value()[0] + 1)  # does not wait
         world.ours.get_group_store().set("go", "on")
         work.wait()
+        assert added.wait().tolist() == [3] * 10
     else:
         world.ours.get_group_store().wait(["go"])
         dist.all_reduce(x)
