@@ -79,12 +79,13 @@ nightly: ## the long checks, recorded in tests/nightly.json: mutants, trials, sa
 
 # A part of each layer: the language, every collective and its bits, messages, mismatches, the engine, hvd, SGD.
 QUICK := $(addprefix tests/,schedule/test_compiler.py schedule/test_verifier.py comm/test_settings_table.py \
-  $(addprefix comm/,collectives/test_reductions.py collectives/test_moving.py collectives/test_bits.py \
-  test_nonblocking.py test_point_to_point.py host/test_mismatch.py) \
+  $(addprefix comm/,collectives/test_reductions.py collectives/test_moving.py \
+  collectives/test_bits.py::test_sizes_and_places test_nonblocking.py test_point_to_point.py \
+  host/test_mismatch.py::test_a_value_that_a_rank_returns_before_it_is_told_is_right) \
   engine/test_works.py frameworks/torch/hvd/test_forms.py optim/test_sgd.py)
 
 # Installs only if nothing is installed; keeps an installation by `make dev`.
-quick: $(if $(wildcard $(BIN)/pytest),,$(VENV)/.installed $(VENV)/.torch) ## the most important tests of what is installed, about a minute
+quick: $(if $(wildcard $(BIN)/pytest),,$(VENV)/.installed $(VENV)/.torch) ## the most important tests of what is installed, half a minute
 	$(BIN)/pytest -q -n $(JOBS) --dist loadfile $(QUICK) $(ARGS)
 
 NOT_TORCH := $(addprefix tests/frameworks/,test_*.py tensorflow keras jax)

@@ -15,7 +15,7 @@ import pycollective
 from engine.operations import SECONDS, on_engines, until
 from pycollective import MismatchError
 from pycollective.comm.planner import Planner
-from pycollective.engine import Engine, Item
+from pycollective.engine import Engine, Item, Settings
 
 NAN = float("nan")
 
@@ -193,3 +193,19 @@ def test_invalid_times_are_rejected() -> None:
         work.wait(SECONDS)
 
     on_engines(1, body)
+
+
+def test_nothing_of_a_refused_group_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The board has a place for its first operations only; the other ranks do not see those either."""
+    monkeypatch.setattr("pycollective.engine.engine.LEAST_SLOTS", 4)
+    refused = threading.Barrier(2)
+
+    def body(engine: Engine) -> None:
+        group = [Item("allreduce", f"part {number}", np.ones(2)) for number in range(6)]
+        with pytest.raises(ValueError, match="more than 4 operations are in progress"):
+            engine.submit(group, grouped=True)
+        refused.wait()
+        for item in group:
+            assert engine.run([item])[0].tolist() == [2, 2]
+
+    on_engines(2, body, settings=Settings(cache_capacity=1))

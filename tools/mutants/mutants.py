@@ -122,7 +122,7 @@ MUTANTS = (
     ),
     Mutant(
         "memory orders are not compared", "csrc/engine/negotiation/announcement.cpp", "pass(s.axes);",
-        "{ auto none = s.axes; pass(none); }", (*HVD, "tests/fuzz/test_random_layouts.py"),
+        "{ auto none = s.axes; pass(none); }", ENGINE,
     ),
     Mutant(
         "a refused group stays announced", "csrc/engine/negotiation/board.cpp",
@@ -189,7 +189,7 @@ MUTANTS = (
     # -- between hosts -------------------------------------------------------------------------------------------------
     Mutant(
         "both halves continue", "pycollective/comm/hosts/shrink.py", "2 * len(members) > size or", "2 * len(members) "
-        ">= size or", HOSTS,
+        ">= size or", ("tests/hosts/test_shrink.py", *HOSTS),
     ),
     Mutant(
         "a second loss ends shrink", "pycollective/comm/hosts/team.py",

@@ -29,6 +29,7 @@ CASES: dict[str, tuple[Callable[[], Item], Callable[[], Item], list[str]]] = {
     "dimensions": (lambda: allreduce((6,)), lambda: allreduce((6, 1)), ["6", r"6, ?1"]),
     "dtype": (lambda: allreduce(), lambda: allreduce(dtype="float64"), ["float32", "float64"]),
     "width": (lambda: allreduce(4, "int32"), lambda: allreduce(4, "float32"), ["int32", "float32"]),
+    "axes": (lambda: allreduce((3, 3)), lambda: allreduce((3, 3), axes=(1, 0)), [r"axes=\(1, ?0"]),
     "op": (lambda: allreduce(op="max"), lambda: allreduce(op="min"), ["max", "min"]),
     "prescale": (lambda: allreduce(prescale=0.5), lambda: allreduce(), [r"0\.5"]),
     "postscale": (lambda: allreduce(), lambda: allreduce(postscale=0.25), [r"0\.25"]),
@@ -52,9 +53,10 @@ def goes_on(engine: Engine, name: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("n", [2, 3])
-def test_every_rank_gets_both_descriptions(n: int, case: str) -> None:
+@pytest.mark.parametrize("hosts", [(0, 0), (0, 0, 0), (0, 1)], ids=str)
+def test_every_rank_gets_both_descriptions(hosts: tuple[int, ...], case: str) -> None:
     """The last rank differs; earlier and later operations are not affected, nor is the name."""
+    n = len(hosts)
     usual, odd, words = CASES[case]
 
     def body(engine: Engine) -> str:
@@ -71,7 +73,7 @@ def test_every_rank_gets_both_descriptions(n: int, case: str) -> None:
             bad.wait(SECONDS)
         return str(caught.value)
 
-    for text in on_engines(n, body):
+    for text in on_engines(n, body, hosts):
         assert "odd" in text
         for word in words:
             assert re.search(word, text), (word, text)
