@@ -37,6 +37,14 @@ def test_a_link_at_the_unfinished_file_is_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_bytes() == b"content" and not (tmp_path / "file").is_symlink()
 
 
+def test_a_link_that_another_user_puts_back_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    victim, link = tmp_path / "victim", tmp_path / "file.new"
+    monkeypatch.setattr(os, "unlink", lambda path: link.symlink_to(victim))
+    with pytest.raises(FileExistsError):
+        write_private(tmp_path / "file", lambda file: file.write(b"content"))
+    assert not victim.exists()
+
+
 def test_a_failed_write_leaves_the_old_content(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_private(path, lambda file: file.write(b"old"))
