@@ -197,7 +197,7 @@ MUTANTS = (
     ),
     Mutant(
         "connecting ranks do not look for lost ones", "pycollective/comm/hosts/connections.py",
-        "            check()\n            now", "            now", HOSTS,
+        "            check()\n            now", "            now", VIRTUAL_HOSTS,
     ),
     # -- optimizers ----------------------------------------------------------------------------------------------------
     Mutant(

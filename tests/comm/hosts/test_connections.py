@@ -12,6 +12,7 @@ import textwrap
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,7 +29,7 @@ from pycollective.comm.bootstrap.sockets.authentication import (
 )
 from pycollective.comm.bootstrap.sockets.dialling import Endpoint
 from pycollective.comm.hosts.connections import Listener, connect_all
-from pycollective.errors import BootstrapError
+from pycollective.errors import BootstrapError, PeerLostError
 
 TOKEN = bytes(range(16))
 
@@ -50,11 +51,17 @@ class World:
         self.endpoints = [Endpoint.unpack(each.endpoint.pack()) for each in self.listeners]
 
     def connect(
-        self, rank: int, purpose: bytes = b"world", lanes: int = 1, seconds: float = 10, peers: list[int] | None = None
+        self,
+        rank: int,
+        purpose: bytes = b"world",
+        lanes: int = 1,
+        seconds: float = 10,
+        peers: list[int] | None = None,
+        **more: Any,
     ) -> dict[int, list[socket.socket]]:
         others = [r for r in range(len(self.endpoints)) if r != rank] if peers is None else peers
-        until = time.monotonic() + seconds
-        return connect_all(self.listeners[rank], self.endpoints, rank, others, purpose, lanes, until, watched=[0])
+        until, listener = time.monotonic() + seconds, self.listeners[rank]
+        return connect_all(listener, self.endpoints, rank, others, purpose, lanes, until, watched=[0], **more)
 
 
 def exchange(rank: int, found: dict[int, list[socket.socket]]) -> None:
@@ -325,6 +332,14 @@ def test_the_peer_has_not_called() -> None:
 
     errors = calls(serve, lambda: world.connect(1, seconds=0.5))
     assert "its process runs, but has not called" in str(errors[1])
+
+
+def test_a_peer_that_is_lost_meanwhile_is_not_waited_for() -> None:
+    def check() -> None:
+        raise PeerLostError("rank 0 is gone", 0)
+
+    with pytest.raises(PeerLostError, match="rank 0 is gone"):
+        World(2).connect(1, check=check)
 
 
 def test_missing_ranks_are_named_by_host_and_others_are_closed() -> None:
