@@ -10,6 +10,8 @@ ARGS   ?=
 WHEELS ?=
 # ON, OFF, or AUTO: GPU support if nvcc is found.
 PC_CUDA ?= AUTO
+# A wheel of this commit that is installed instead of compiling one.
+PREBUILT ?=
 # Number of processes that run the tests, one file at a time each; 0: pytest alone.
 JOBS   ?= 2
 
@@ -213,7 +215,7 @@ $(VENV)/.tools: $(VENV)/.made
 # The package without GPU support, which is enough for the demo.
 $(VENV)/.core: $(VENV)/.tools $(SOURCES)
 	@rm -rf $(VENV)/core
-	@$(call STEP,"compiling the core") $(WHEEL)/core -C cmake.define.PC_CUDA=OFF .
+	@$(if $(PREBUILT),install -D -t $(VENV)/core $(PREBUILT),$(call STEP,"compiling the core") $(WHEEL)/core -C cmake.define.PC_CUDA=OFF .)
 	@$(call STEP,"installing the core") $(PIP) install --no-deps --force-reinstall $(VENV)/core/*.whl
 	@touch $@
 
@@ -224,7 +226,7 @@ $(VENV)/.demo: $(VENV)/.tools pyproject.toml tools/constraints.txt
 # In the build folder of the core, so that only the GPU extension is added.
 $(VENV)/.wheel: $(VENV)/.core
 	@rm -rf $(VENV)/wheel
-	@$(call STEP,"compiling the GPU side") $(WHEEL)/wheel -C cmake.define.PC_CUDA=$(PC_CUDA) .
+	@$(if $(PREBUILT),install -D -t $(VENV)/wheel $(PREBUILT),$(call STEP,"compiling the GPU side") $(WHEEL)/wheel -C cmake.define.PC_CUDA=$(PC_CUDA) .)
 	@touch $@
 
 $(VENV)/.needed: $(VENV)/.tools pyproject.toml tools/constraints.txt

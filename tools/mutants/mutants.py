@@ -89,6 +89,14 @@ MUTANTS = (
         "throw; } });",
         ("tests/comm/test_nonblocking.py", "tests/comm"),
     ),
+    Mutant(
+        "chunks lose their last element", "csrc/schedule/layout.cpp", "std::min(count - begin, piece)",
+        "std::min(count - begin, piece) - static_cast<int64_t>(count > begin && c > 0)", CALLS,
+    ),
+    Mutant(
+        "a named segment is left behind", "csrc/window/posix_shm.cpp", "if (owner_) unlink((kFolder + name_).c_str());",
+        ";", ("tests/comm/host/test_exits.py",),
+    ),
     # -- kernels -------------------------------------------------------------------------------------------------------
     Mutant(
         "bfloat16 is truncated", "csrc/dtype/lanes.h",
@@ -146,6 +154,14 @@ MUTANTS = (
         "operations wait without end", "pycollective/engine/settings.py",
         'if not settings.is_set("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", env):', "if False:", ENGINE,
     ),
+    Mutant(
+        "the slowest settings are taken", "pycollective/engine/autotune.py", "np.argmin(slowest", "np.argmax(slowest",
+        ("tests/engine/test_autotune.py",),
+    ),
+    Mutant(
+        "Adasum takes off all that is common", "pycollective/engine/adasum.py", "1 - dot / (2 * norm_a)",
+        "1 - dot / norm_a", ("tests/engine/test_adasum.py",),
+    ),
     # -- schedules -----------------------------------------------------------------------------------------------------
     Mutant(
         "the verifier overlooks what is added twice", "pycollective/schedule/verifier/contributions.py",
@@ -186,6 +202,15 @@ MUTANTS = (
         "links of others are followed", "pycollective/comm/private_file.py",
         "os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW", "os.O_CREAT", ("tests/comm/test_private_file.py",),
     ),
+    Mutant(
+        "files of other users are trusted", "pycollective/comm/private_file.py", "found.st_uid != os.geteuid()",
+        "False", ("tests/comm/test_private_file.py",),
+    ),
+    Mutant(
+        "who dials needs no token", "pycollective/comm/bootstrap/sockets/authentication.py",
+        "if not hmac.compare_digest(proof, _mac(self._token, _DIALLED, self._transcript + text)):", "if False:",
+        ("tests/comm/hosts/test_connections.py", "tests/security"),
+    ),
     # -- between hosts -------------------------------------------------------------------------------------------------
     Mutant(
         "both halves continue", "pycollective/comm/hosts/shrink.py", "2 * len(members) > size or", "2 * len(members) "
@@ -219,6 +244,14 @@ MUTANTS = (
         "gradients are summed", "pycollective/optim/arrays/fusion.py", 'op="avg", topology=topology',
         'op="sum", topology=topology', OPTIM,
     ),
+    Mutant(
+        "the last rows are not dropped", "pycollective/optim/partition.py", "rows[: n - n % comm.size]", "rows[:n]",
+        OPTIM,
+    ),
+    Mutant(
+        "a graph has a neighbour too few", "pycollective/graphs/fixed.py", "(size - 1).bit_length()",
+        "size.bit_length() - 1", ("tests/graphs",),
+    ),
     # -- torch ---------------------------------------------------------------------------------------------------------
     Mutant(
         "a future's error is its value", "pycollective/torch/distributed/execution/work.py",
@@ -234,10 +267,31 @@ MUTANTS = (
         '        raise ValueError("tensor: one that is changed in place must be contiguous")\n',
         "        return tensor.detach().contiguous()\n", HVD,
     ),
+    Mutant(
+        "negative tags come out positive", "pycollective/torch/distributed/point_to_point/mailbox.py",
+        "tag - (1 << 32) if tag >> 31 else tag", "tag", ("tests/frameworks/torch/distributed/test_messages.py",),
+    ),
+    Mutant(
+        "the running variance is biased", "pycollective/torch/sync_batch_norm.py", "variance * (count / (count - 1))",
+        "variance", ("tests/frameworks/torch/test_sync_batch_norm.py",),
+    ),
+    Mutant(
+        "training changes what was committed", "pycollective/torch/elastic/state.py", "copy.deepcopy(self.saved)",
+        "self.saved", ("tests/frameworks/torch/elastic",),
+    ),
+    # -- elastic jobs --------------------------------------------------------------------------------------------------
+    Mutant(
+        "excluded hosts get new workers", "pycollective/elastic/host_list.py",
+        "if self.is_excluded(host, now) else slots", "if False else slots", ("tests/elastic",),
+    ),
     # -- the launcher --------------------------------------------------------------------------------------------------
     Mutant(
         "parts of lines are withheld", "pycollective/cli/launch/output.py",
         "if self.rest and now - self._since >= _PATIENCE:", "if False:", LAUNCHER,
+    ),
+    Mutant(
+        "a killed rank has ended well", "pycollective/cli/launch/job.py",
+        "rank.code = code if code >= 0 else 128 - code", "rank.code = max(code, 0)", LAUNCHER,
     ),
     Mutant(
         "the launcher stops alone", "pycollective/cli/launch/signals.py", "        pass_on(number)\n", "", LAUNCHER,
