@@ -50,7 +50,7 @@ MAKEFLAGS += -j2
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective bench -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help install environments demo test integration durations mutants nightly quick test-frameworks test-cuda test-ray test-ucx test-recipes versions newest wheels \
+.PHONY: help install environments demo test integration durations mutants stress nightly quick test-frameworks test-old-frameworks test-cuda test-ray test-ucx test-recipes versions newest wheels \
   notebook course site asan faults fuzz dev bench lint stubs sass gpu-carry docs clean distclean
 
 help: ## this list
@@ -58,7 +58,7 @@ help: ## this list
 
 install: $(VENV)/.installed $(VENV)/.torch ## the package with all test requirements, in .venv
 
-environments: $(addprefix $(VENV)/.,frameworks jax-oldest mxnet cuda recipes ray notebook site wheels) ## what other targets install when they are first made
+environments: $(addprefix $(VENV)/.,frameworks cuda recipes ray notebook site wheels) ## what other targets install when they are first made
 
 demo: $(VENV)/.core $(VENV)/.demo ## data-parallel training under mpirun, then the topologies against Open MPI
 	$(PY) -m pycollective demo $(ARGS)
@@ -75,6 +75,9 @@ durations: $(VENV)/.installed $(VENV)/.torch ## what each test and each file of 
 
 mutants: $(VENV)/.installed $(VENV)/.torch ## seeded faults that the tests must notice (ARGS="refusal": part of a name)
 	JOBS=$(JOBS) $(BIN)/python tools/mutants/run.py $(ARGS)
+
+stress: $(VENV)/.installed $(VENV)/.torch ## the tests many times beside busy processes, hours (ARGS="--times 1")
+	JOBS=$(JOBS) $(BIN)/python tools/stress.py $(ARGS)
 
 nightly: ## the long checks, recorded in tests/nightly.json: mutants, trials, sanitizers, versions, wheels, an hour of fuzz (ARGS="asan")
 	env -u MAKEFLAGS -u ARGS $(PYTHON) tools/nightly.py $(ARGS)
@@ -120,11 +123,13 @@ faults: $(VENV)/.installed $(VENV)/.torch ## 300 trials that kill and stop ranks
 fuzz: $(VENV)/.installed $(VENV)/.torch ## an hour of random tests with new seeds, which it prints (ARGS="--seconds 60 --seed 3")
 	cd tests && $(abspath $(BIN))/python -m fuzz.campaign $(ARGS)
 
-test-frameworks: $(VENV)/.frameworks $(VENV)/.jax-oldest $(VENV)/.mxnet ## TensorFlow, Keras and JAX from PyPI, and MXNet in an environment of its own
+test-frameworks: $(VENV)/.frameworks ## TensorFlow, Keras and JAX from PyPI
 	$(FRAMEWORKS) -I -c "import jax, keras, optax, tensorflow, tf_keras" 2>/dev/null # or the tests would skip what is missing
 	$(OUTER_MPI) $(FRAMEWORKS) -I -m pytest -n $(JOBS) --dist loadfile $(NOT_TORCH) $(ARGS)
 	COURSE=1 $(OUTER_MPI) $(FRAMEWORKS) -I -m pytest -n $(JOBS) tests/course/test_assess.py -k keras $(ARGS)
 	$(OUTER_MPI) $(FRAMEWORKS) -I -m pytest -n $(JOBS) tests/docs/test_docs.py tests/examples -k "tensorflow or keras or jax" $(ARGS)
+
+test-old-frameworks: $(VENV)/.jax-oldest $(VENV)/.mxnet ## the oldest JAX, and MXNet, whose last release is of 2022
 	$(OUTER_MPI) $(JAX_OLDEST) -I -m pytest tests/frameworks/jax $(ARGS)
 	if [ -x $(MXNET) ]; then $(MXNET) -I -m pytest tests/frameworks/mxnet $(ARGS); fi
 

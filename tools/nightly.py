@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "tests" / "nightly.json"
-TARGETS = ("mutants", "faults", "asan", "versions", "newest", "wheels", "fuzz")
+TARGETS = ("mutants", "faults", "asan", "versions", "test-old-frameworks", "newest", "wheels", "fuzz")
 
 
 def commit() -> str:
