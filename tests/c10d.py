@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import processes
+from speed import deadline
 
-SECONDS = 20.0
+SECONDS = deadline(20.0)
 """Default timeout of a process group in tests."""
 _LOADED = ("checkpoint", "fsdp", "nn.functional", "optim", "tensor.parallel", "algorithms.ddp_comm_hooks.powerSGD_hook")
 """Parts of torch.distributed that take long to load."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import seeds
+from speed import deadline
 
 from pycollective.schedule.language import registry
 
@@ -76,7 +77,10 @@ INTEGRATION = (
 seeds.load_profile()
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-timeout reads it
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("timeout", None) is None:
+        config.option.timeout = deadline(float(config.getini("timeout")))
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False  # pytest-xdist begins with the files of most tests, which are quick
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from speed import deadline
 
 CLI = [sys.executable, "-m", "pycollective"]
 """The `pycollective` command of the package under test; start it outside the source tree."""
@@ -89,12 +90,12 @@ def launch(
 
     Args:
         n: number of ranks.
-        script: a Path, or a string naming an existing .py file; source text; or a function, whose source is
-        taken
+        script: a Path, or a string naming an existing .py file; source text; or a function, whose source is taken
             (its own imports inside it; called with `args` as strings).
         args: passed as sys.argv[1:].
         launcher: "pycollective" (`pycollective run`), "mpirun", "torchrun", or "alone" (plain Python, n must be 1).
-        timeout: seconds until everything is killed and an AssertionError carries the output so far.
+        timeout: seconds, of a usual machine, until everything is killed and an AssertionError carries the output so
+            far.
         env: variables to add to the environment. grace: as in `pycollective run --grace`.
         check: raise an AssertionError unless the exit code is 0.
         through: the module that runs the script, as `python -m THROUGH SCRIPT`.
@@ -109,7 +110,7 @@ def launch(
         full = {k: v for k, v in os.environ.items() if not k.startswith(("PYCOLLECTIVE_", "OMPI_", "PMI", "PRTE_"))}
         full |= OPEN_MPI_SETTINGS if launcher == "mpirun" else {}
         full |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "OMP_NUM_THREADS": "1", **(env or {})}
-        returncode, stderr = _run(command, full, folder, timeout)
+        returncode, stderr = _run(command, full, folder, deadline(timeout))
         outputs = [_text(out / f"{rank}.out") for rank in range(n)] if launcher != "alone" else [_text(out / ".out")]
     result = Launched(outputs, returncode, stderr, command)
     if returncode == _TIMED_OUT:
@@ -143,7 +144,9 @@ def on_two_host_names(
     program = [*map(str, words)]
     command = [*prefix, mpirun, *options, "--bind-to", "none", *half, *program, ":", *half, *elsewhere, *program]
     environment = {**os.environ, **OPEN_MPI_SETTINGS, **(env or {})}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, cwd=folder)
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=deadline(timeout), cwd=folder
+    )
 
 
 def _launcher(name: str, n: int, grace: float) -> list[str]:

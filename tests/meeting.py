@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from speed import deadline
+
 
 def own_variables(rank: int, size: int, name: str) -> dict[str, str]:
     return {
@@ -43,7 +45,7 @@ def on_threads(actions: list[Callable[[], object]], limit: float = 20) -> list[o
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(limit)
+        thread.join(deadline(limit))
         assert not thread.is_alive(), "a rank hangs"
     return results
 

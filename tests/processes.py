@@ -24,6 +24,8 @@ from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
 from typing import IO, Any
 
+from speed import deadline
+
 TESTS = Path(__file__).resolve().parent
 IMPORTABLE = {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}
 """Environment in which a child can import the test helpers."""
@@ -103,15 +105,15 @@ class Job:
 
     def hear(self, rank: int, seconds: float = 20) -> Any:
         """The next message from a rank."""
-        assert self.link[rank].poll(seconds), f"rank {rank} was silent for {seconds} s"
+        assert self.link[rank].poll(deadline(seconds)), f"rank {rank} was silent for {seconds} s"
         return self.link[rank].recv()
 
     def outcomes(self, seconds: float = 30) -> dict[int, Outcome]:
         """Waits for all ranks to end; killed ones have neither value nor error."""
-        deadline = time.monotonic() + seconds
+        end = time.monotonic() + deadline(seconds)
         waiting = {self.link[rank]: rank for rank in range(self.n) if rank not in self._outcomes}
         while waiting:
-            ready = wait(list(waiting), max(0, deadline - time.monotonic()))
+            ready = wait(list(waiting), max(0, end - time.monotonic()))
             assert ready, f"ranks {sorted(waiting.values())} have not ended after {seconds} s"
             for link in ready:
                 rank = waiting[link]  # type: ignore[index]
@@ -122,7 +124,7 @@ class Job:
                 if isinstance(message, Outcome):
                     self._outcomes[rank] = message
                     del waiting[link]  # type: ignore[arg-type]
-        self._collect_codes(max(1.0, deadline - time.monotonic()))
+        self._collect_codes(max(1.0, end - time.monotonic()))
         for rank, code in self._codes.items():
             self._outcomes[rank].exitcode = code
         return self._outcomes
@@ -137,7 +139,7 @@ class Job:
 
     def _collect_codes(self, seconds: float) -> None:
         if not self._codes:
-            assert self._control.poll(seconds), "ranks are still running"
+            assert self._control.poll(deadline(seconds)), "ranks are still running"
             self._codes = self._control.recv()
 
 
@@ -227,7 +229,9 @@ def _rank(rank: int, request: dict[str, Any]) -> None:
         body = _load(request["file"], request["name"])
         if request["first"]:
             _load(*request["first"])()
-        comm = pycollective.init(SocketBootstrap(str(request["address"]), rank, request["n"], kind="test", timeout=20))
+        comm = pycollective.init(
+            SocketBootstrap(str(request["address"]), rank, request["n"], kind="test", timeout=deadline(20))
+        )
         outcome.value = body(comm, link, *arguments)
         code = 0
     except BaseException as error:

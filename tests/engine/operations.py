@@ -12,6 +12,7 @@ import numpy as np
 from calls import share
 from fuzz.sequences import Step, values, whole
 from reference import DTYPES, OPERATORS, REALS, Array, numpy_type, takes
+from speed import deadline
 
 from pycollective import Communicator, local_world
 from pycollective.engine import Engine, Item
@@ -21,7 +22,7 @@ COLLECTIVES = (*REDUCING, "broadcast", "allgather", "alltoall", "barrier")
 SHAPES = ((), (0,), (1,), (7,), (3, 0, 2), (2, 3), (64,), (5, 4, 3), (1000,), (33, 31), (40_000,))
 OUTPUTS = ("new", "same", "other")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-SECONDS = 25.0
+SECONDS = deadline(25.0)
 """Seconds after which an operation counts as hanging."""
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from speed import deadline
 
 from launch import OPEN_MPI_SETTINGS, find_mpirun
 from pycollective.bench.ranks.namespaces import Hosts, why_not
@@ -33,4 +34,4 @@ def mpirun(
         pytest.skip("needs mpi4py and an mpirun")
     environment = {**os.environ, **OPEN_MPI_SETTINGS, "OMP_NUM_THREADS": "1", **(env or {})}
     command = hosts.mpirun(program, ranks, [str(word) for word in words])
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=deadline(timeout))

@@ -17,6 +17,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from speed import deadline
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "tests" / "native"
@@ -37,7 +38,7 @@ def run(*command: object, timeout: float = 120, **variables: str) -> subprocess.
     words = [str(word) for word in command]
     words[0] = shutil.which(words[0], path=path) or words[0]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    return subprocess.run(words, text=True, cwd=ROOT, env=environment, timeout=timeout, check=False, **pipes)
+    return subprocess.run(words, text=True, cwd=ROOT, env=environment, timeout=deadline(timeout), check=False, **pipes)
 
 
 def last_lines(text: str, count: int = 40) -> str:
