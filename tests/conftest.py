@@ -103,6 +103,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         sanitized = "sanitized" in getattr(item, "fixturenames", ())
         if sanitized or is_integration(item.path):
             item.add_marker(pytest.mark.integration)
+        limit = item.get_closest_marker("timeout")
+        if limit is not None and limit.args:
+            item.add_marker(pytest.mark.timeout(deadline(limit.args[0]), **limit.kwargs), append=False)
 
 
 gc.set_threshold(20_000, 20, 20)  # with the default, a tenth of the time goes into collections
