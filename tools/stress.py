@@ -33,7 +33,7 @@ FAILED_ONCE = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run each test as often as PC_TEST_REPEAT says, not in a row."""
+    """Run each test PC_TEST_REPEAT times, not in a row."""
     items[:] = items * int(os.environ["PC_TEST_REPEAT"])
 
 
