@@ -111,7 +111,7 @@ class Reference:
     value: Array
     bound: Array
 
-    def __getitem__(self, part: slice) -> Reference:
+    def __getitem__(self, part: slice | Array) -> Reference:
         return Reference(self.value[part], self.bound[part])
 
     def error(self, got: Array) -> str:
