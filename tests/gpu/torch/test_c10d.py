@@ -171,7 +171,7 @@ def test_training() -> None:
 def _training(world: World) -> None:
     from c10d_training import compare
 
-    folder = TESTS / "torch" / "distributed"
+    folder = TESTS / "frameworks" / "torch" / "distributed"
     parallel, sharded = (str(folder / f"test_{name}.py") for name in ("data_parallel", "sharded"))
     for name in ("_data_parallel", "_hooks"):
         _load(parallel, name)(world)
