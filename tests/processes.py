@@ -89,7 +89,7 @@ class Job:
         for pid in self.pid.values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self._collect_codes(10)
+        self._collect_codes(deadline(10))
         for link in (*self.link.values(), self._control):
             link.close()
         self._listener.close()
@@ -139,7 +139,7 @@ class Job:
 
     def _collect_codes(self, seconds: float) -> None:
         if not self._codes:
-            assert self._control.poll(deadline(seconds)), "ranks are still running"
+            assert self._control.poll(seconds), "ranks are still running"
             self._codes = self._control.recv()
 
 
