@@ -12,8 +12,8 @@ WHEELS ?=
 PC_CUDA ?= AUTO
 # A wheel of this commit that is installed instead of compiling one.
 PREBUILT ?=
-# Number of processes that run the tests, one file at a time each; 0: pytest alone.
-JOBS   ?= 2
+# Number of processes that run the tests, one file at a time each; 0: pytest alone. Three on two cores: tests also wait.
+JOBS   ?= 3
 
 BIN := $(VENV)/bin
 # -I: use the installed package, not the source tree in this folder.
