@@ -8,7 +8,7 @@ TORCH  ?= torch==2.13.0
 ARGS   ?=
 # The CPython versions for `make wheels`, such as "3.10 newest"; empty: all on this machine.
 WHEELS ?=
-# ON, OFF, or AUTO: GPU support if nvcc is found.
+# ON, OFF, or AUTO: GPU support if there are nvcc and a GPU.
 PC_CUDA ?= AUTO
 # A wheel of this commit that is installed instead of compiling one.
 PREBUILT ?=

@@ -1,7 +1,7 @@
 # The user's choices for the GPU side: by -D, else by the environment variable of that name, else the default.  Looked
 # up at every configuration: only values given by -D are cached.
 #
-# PC_CUDA                 build pycollective._cuda: ON, OFF, or AUTO: if nvcc 12.4 or newer is found
+# PC_CUDA                 build pycollective._cuda: ON, OFF, or AUTO: if there are nvcc 12.4 or newer and a GPU
 # PC_CUDA_ARCHITECTURES   GPUs to build for: `native` (this machine's; without one 90 and its PTX), `wheel` (80, 90, 100
 #                         and PTX for newer ones), or as in CMAKE_CUDA_ARCHITECTURES, separated by ; or ,
 

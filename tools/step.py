@@ -24,6 +24,7 @@ LOGS = Path("build/log")
 _COMPILED = re.compile(r"^\s*\[(\d+)/(\d+)\] (.*)")
 _PACKAGE = re.compile(r"^\s*Collecting ([\w.\[\]-]+)")
 _DOWNLOAD = re.compile(r"^\s*Downloading (\S+?)(?:-\d\S*)? \(([\d.]+ [kMG]B)\)")
+_NOTICE = re.compile(r"^\s*-- pycollective: (.*)")
 _INSTALLING = re.compile(r"^\s*Installing collected packages: (.*)")
 
 CAUSES = (
@@ -31,9 +32,9 @@ CAUSES = (
     (r"Read-only file system", "the file system is read-only: use a clone in a folder that you can write to"),
     (r"ensurepip is not available|No module named '?(venv|ensurepip)",
      "this Python cannot make virtual environments: install its venv package (Debian: apt install python3-venv)"),
-    (r"CMAKE_CXX_COMPILER|No CMAKE_CXX_COMPILER could be found|(c|g)\+\+: not found",
+    (r"no working C\+\+ compiler was found|(c|g)\+\+: not found",
      "no working C++ compiler was found: install one (Debian: apt install g++) or set CXX to yours"),
-    (r"Development\.Module|Python\.h: No such file|Python_INCLUDE_DIRS",
+    (r"header files were not found|Python\.h: No such file",
      "Python's header files are missing: install them (Debian: apt install python3-dev)"),
     (r"error: .*(c\+\+20|concept|bit_cast)|unrecognized command.line option .*std=c\+\+20",
      "the C++ compiler is too old: C++20 is needed (gcc 11 or clang 14)"),
@@ -74,6 +75,8 @@ class Progress:
             self.show(f"{self.label}: {self.done}, {_subject(found[3])}")
         elif found := _DOWNLOAD.match(line):
             self.show(f"{self.label}: downloading {found[1]} ({found[2]})")
+        elif found := _NOTICE.match(line):
+            self.show(found[1])
         elif found := _PACKAGE.match(line):
             self.done = found[1]  # not shown: several a second
         elif found := _INSTALLING.match(line):

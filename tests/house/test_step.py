@@ -53,8 +53,8 @@ def test_progress_is_reported_when_silent(capfd: pytest.CaptureFixture[str], mon
     ("output", "advice"),
     [
         ("OSError: [Errno 28] No space left on device", "disk is full"),
-        ("CMake Error: CMAKE_CXX_COMPILER not set, after EnableLanguage", "C++ compiler"),
-        ("Could NOT find Python (missing: Python_INCLUDE_DIRS Development.Module)", "header files"),
+        ("pycollective: no working C++ compiler was found: install one", "C++ compiler"),
+        ("pycollective: Python's header files were not found: install them", "python3-dev"),
         ("Failed to establish: NewConnectionError: Temporary failure in name resolution", "network"),
         ("The virtual environment was not created: ensurepip is not available.", "python3-venv"),
         ("something that nobody has seen before", "all of its output is in build/log/a-step.log"),
