@@ -6,7 +6,7 @@
 # In this tour we write one, look at it, prove it correct, break it, run it, simulate it on a large network, and
 # benchmark it.
 #
-# The tour takes less than half a minute. It needs `pip install 'pycollective[plot]'`.
+# The tour takes less than half a minute. It needs `pip install '.[plot]'`, in the clone.
 
 # %%
 import time

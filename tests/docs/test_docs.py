@@ -2,7 +2,8 @@
 
 Options after the language of a fenced block:
 
-    ```python run          run as a script by one process          ```python run=4     by four ranks
+    ```python run          run as a script by one process          ```python run=4     by four ranks, then by 1 and 2
+    only                   by that number of ranks only
     ```text output         output of the previous block, of all ranks in rank order; "..." matches any text
     ```console run         run each line after "$ " in a shell; the other lines are the output
     ```python file=x.py    is x.py in the folder where the page's blocks run, with a copy of examples/
@@ -109,6 +110,10 @@ def test_block_runs(block: Block, folders: dict[Path, Path]) -> None:
     if block.output is not None:
         written = "".join(done.outputs)
         assert_alike(written, block.output, block.numbers_differ)
+    if launcher == "pycollective" and not {"only", "exit"} & block.options.keys():
+        for others in {1, 2, 4} - {ranks}:
+            done = launch(others, script, launcher=launcher, timeout=SECONDS)
+            assert done.returncode == 0, f"{block} by {others} ranks\n{done.report()}"
 
 
 def check_console(block: Block, folder: Path, commands: Path) -> None:
