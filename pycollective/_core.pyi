@@ -202,6 +202,21 @@ class Team:
     One rank's part of a communicator.
     """
     @staticmethod
+    def blamed() -> int:
+        """
+        The world rank that the newest error is due to, unless it is a mismatch; -1: none.
+        """
+    @staticmethod
+    def failure() -> str:
+        """
+        What note_failure() was given; empty: nothing.
+        """
+    @staticmethod
+    def note_failure(text: str) -> None:
+        """
+        Note what ends this program: its peers are given it when the communicators are closed.
+        """
+    @staticmethod
     def segment_bytes(size: typing.SupportsInt | typing.SupportsIndex, scratch_bytes: typing.SupportsInt | typing.SupportsIndex) -> int:
         ...
     def __init__(self, segment: Segment, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, scratch_bytes: typing.SupportsInt | typing.SupportsIndex, world_ranks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], name: str, threads: bool, planner: typing.Any, here: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], others: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]] = [], ucx: UcxWorker | None = None) -> None:

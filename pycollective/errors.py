@@ -7,7 +7,13 @@ from collections.abc import Iterable
 
 
 class Error(RuntimeError):
-    """Base of all errors of this package."""
+    """Base of all errors of this package.
+
+    Attributes:
+        rank: the rank that led to it, in the communicator of the call, where the ranks' own messages tell; else None.
+    """
+
+    rank: int | None = None
 
 
 class ProgramError(Error):
@@ -64,6 +70,8 @@ class PeerLostError(Error):
     Attributes:
         rank: the rank that was lost, in the communicator of the call.
     """
+
+    rank: int
 
     def __init__(self, message: str, rank: int) -> None:
         super().__init__(message)

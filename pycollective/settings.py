@@ -140,6 +140,7 @@ _ROWS = (  # name, kind, default, meaning, reader (or setter), field of the core
             "link between hosts: auto (ucx if all have RDMA, else tcp), tcp, ucx; ucx-shm on one machine", "init()",
             choices=("auto", "tcp", "ucx", "ucx-shm")),
     Setting("PYCOLLECTIVE_TOKEN", "secret", "", "secret of a job across hosts: 32 hexadecimal digits", "init()"),
+    Setting("PYCOLLECTIVE_REPORT", "text", "", "the pipe on which a rank reports why it fails", OWN_LAUNCHER),
     Setting(WARNED, "text", "", "unknown settings already reported by the launcher", OWN_LAUNCHER),
     Setting("PYCOLLECTIVE_ELASTIC_FILE", "file", "",
             "where commits of elastic training are kept for the next job", _ELASTIC),

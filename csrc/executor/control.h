@@ -99,8 +99,10 @@ struct alignas(128) RankBlock {
   std::atomic<uint8_t> agreed;  // by the first rank of a host: the placement of the newest call that is negotiated
   std::atomic<uint32_t> survivor;  // generation of shrink() that this rank takes part in
   char mail[256];  // shrink(): the leader's description of the new communicator
+  char failure[512];  // with Presence::departed: what ended the program; empty: no error
 
   void wake();  // the ranks that sleep on the counter
+  void set_failure(const std::string& text) { failure[text.copy(failure, sizeof failure - 1)] = '\0'; }
 };
 
 constexpr uint32_t kPoisoned = ~0u;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +21,10 @@ def run(
     ranks: Annotated[
         int | None, typer.Option("-np", "-n", "--ranks", min=1, max=4096, help="ranks", show_default="one per core")
     ] = None,
-    tag: Annotated[bool, typer.Option("--tag", help="write the rank before each line of output")] = False,
+    tag: Annotated[
+        bool | None,
+        typer.Option("--tag/--no-tag", help="write the rank before each line", show_default="on a terminal"),
+    ] = None,
     grace: Annotated[
         float, typer.Option(min=0.0, help="seconds that the others may continue after a rank has failed")
     ] = 0.0,
@@ -37,7 +41,8 @@ def run(
     ] = None,
     elastic: ElasticOptions = ElasticOptions(),  # noqa: B008
 ) -> None:
-    """Run a command on several ranks, of this host or of those given; exit with the first failing rank's code."""
+    """Run a command on several ranks, of this host or of those given; exit with the code of the one that failed."""
+    tag = sys.stdout.isatty() and ranks != 1 if tag is None else tag
     remote = _Remote(hosts, hostfile, shlex.split(rsh), interface, forward or [])
     with refusing():
         elastic.check(remote.listed)

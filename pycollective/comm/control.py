@@ -51,7 +51,7 @@ class Fault(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         kind: name of its class, or of its nearest base class, in pycollective.errors.
         text: its message.
-        rank: the lost rank; -1: none.
+        rank: Error.rank; -1: None.
     """
 
     kind: str
@@ -62,11 +62,13 @@ class Fault(msgspec.Struct, frozen=True, array_like=True):
     def of(cls, error: Error) -> Fault:
         """The message for an error."""
         kind = next(base.__name__ for base in type(error).__mro__ if getattr(errors, base.__name__, None) is base)
-        return cls(kind, str(error), error.rank if isinstance(error, PeerLostError) else -1)
+        return cls(kind, str(error), -1 if error.rank is None else error.rank)
 
     def error(self) -> Error:
         """The error, to be raised here."""
         kind = getattr(errors, self.kind, None)
         if not isinstance(kind, type) or not issubclass(kind, Error):
             return CommunicatorError(self.text)
-        return PeerLostError(self.text, self.rank) if kind is PeerLostError else kind(self.text)
+        error: Error = PeerLostError(self.text, self.rank) if kind is PeerLostError else kind(self.text)
+        error.rank = self.rank if self.rank >= 0 else None
+        return error

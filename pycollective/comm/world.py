@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pycollective import checks, settings
-from pycollective.comm.bootstrap import detection, places
+from pycollective.comm.bootstrap import detection, failure, places
 from pycollective.comm.bootstrap.mpi import MpiBootstrap, import_mpi, world_ranks_of
 from pycollective.comm.bootstrap.nodes import discover
 from pycollective.comm.bootstrap.rendezvous import RendezvousBootstrap
@@ -111,6 +111,8 @@ def connect(found: detection.Bootstrap, world_ranks: Sequence[int] | None = None
     if not _prepared:
         atexit.register(_end)
         os.register_at_fork(after_in_child=forget_all)
+        if found.size > 1:
+            failure.watch(found.rank if world_ranks is None else world_ranks[found.rank])
         _prepared = True
     if found.rank == 0:  # once per job
         settings.warn_of_unknown(stacklevel=3)
@@ -135,6 +137,7 @@ def connect(found: detection.Bootstrap, world_ranks: Sequence[int] | None = None
 
 def _end() -> None:
     """At exit."""
+    failure.ends()
     depart_all()
     if isinstance(
         _bootstrap, RendezvousBootstrap

@@ -27,7 +27,7 @@ from pycollective.engine.round_trace import Event, RoundTrace
 from pycollective.engine.round_work import RoundWork
 from pycollective.engine.settings import Settings
 from pycollective.engine.stalls import Stalls
-from pycollective.errors import CommunicatorError, Error, MismatchError, NestedCallError
+from pycollective.errors import CommunicatorError, Error, MismatchError, NestedCallError, PeerLostError
 from pycollective.schedule.collectives import OPERATIONS
 
 if TYPE_CHECKING:
@@ -147,8 +147,13 @@ class Rounds:
             refused, self._refused = self._refused, []
             tuned, self._tuned = self._tuned, None
             closing = self._closing
-        fault = self._stalls.overdue(self._agreement) if self._comm.rank == 0 else None
+        fault: Error | None = self._stalls.overdue(self._agreement) if self._comm.rank == 0 else None
         announced = [self._known.get(one, one) for one in news]
+        failure = _core.Team.failure() if closing else ""
+        if failure:
+            fault = PeerLostError(
+                f"rank {self._comm.rank} is gone (its program has failed: {failure})", self._comm.rank
+            )
         mine = Round(announced, tuned, closing, Fault.of(fault) if fault is not None else None, refused)
         self._began = time.monotonic()
         answers = self._channel.exchange(_ROUNDS.encode(mine), self._limit, self._inspect)
@@ -164,6 +169,7 @@ class Rounds:
                 end = one.fault.error()
             if end is None and one.closing:
                 end = CommunicatorError(f"rank {rank} has shut its engine down")
+                end.rank = rank
             busy = busy or bool(one.announced)
             for name, why in one.refused:
                 self._agreement.refuse(rank, name, why)

@@ -154,14 +154,14 @@ def test_first_failure_ends_the_job_and_is_named() -> None:
     assert time.monotonic() - started < 10
     assert done.returncode == 7
     assert "rank 1 (pid " in done.stderr
-    assert "exited with code 7; stopping the other 2" in done.stderr
+    assert "exited with code 7" in done.stderr
     assert len(done.stderr.splitlines()) == 1  # the stopped ranks are not reported
 
 
 def test_a_killed_rank_is_named_with_its_signal() -> None:
     done = run("-np", "2", *python("rank == 1 and os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)"))
     assert done.returncode == 128 + signal.SIGKILL
-    assert "was killed by SIGKILL; stopping the other 1" in done.stderr
+    assert "was killed by SIGKILL" in done.stderr
 
 
 def test_a_rank_that_ignores_sigterm_is_killed() -> None:

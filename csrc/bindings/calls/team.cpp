@@ -139,6 +139,11 @@ void bind_team(py::module_& m) {
            "calls jump to unchecked. here: the ranks that share the segment; default all. others: for each of the "
            "remaining ranks, (rank, sockets): descriptors of three connected TCP sockets, which are taken over. ucx: "
            "connected with these ranks, it replaces the first socket.")
+      .def_static("note_failure", &Team::note_failure, py::arg("text"),
+                  "Note what ends this program: its peers are given it when the communicators are closed.")
+      .def_static("failure", &Team::failure, "What note_failure() was given; empty: nothing.")
+      .def_static("blamed", &Team::blamed,
+                  "The world rank that the newest error is due to, unless it is a mismatch; -1: none.")
       .def_static("segment_bytes", &Team::segment_bytes, py::arg("size"), py::arg("scratch_bytes"))
       .def(
           "call", &TeamCall::call, py::arg("collective"), py::arg("x"), py::arg("out"), py::arg("op"),

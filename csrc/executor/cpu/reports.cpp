@@ -6,12 +6,15 @@
 namespace pc {
 namespace {
 
-// Of ranks that are processes: what the newest error about a lost rank was, in any communicator.
+// Of a rank that is a process, in any communicator: the newest error about a lost rank, the rank that the newest error
+// blames, and what ends the program of this rank.
 struct Loss {
   std::mutex mutex;
   std::string text;
   int32_t world_rank = -1;
   Clock::time_point at{};
+  int32_t blamed = -1;
+  std::string failure;
 };
 
 Loss& last_loss() {
@@ -113,7 +116,9 @@ void Team::report_stale(const Operation& op, int32_t peer) {
 void Team::report_lost(const Operation& op, int32_t peer, bool departed) {
   if (!hear(op)) return;  // it ended after it had reported another loss
   std::string how = "its process has ended";
-  if (departed) how = "it has freed the communicator, or its program has ended";
+  if (departed)
+    how = failure_of(peer).empty() ? "it has freed the communicator, or its program has ended"
+                                   : "its program has failed: " + failure_of(peer);
   else if (remote(peer) != nullptr) how = links_->reason(members_[peer]);
   give_up(op, Fault::peer_lost, members_[peer],
           label(peer) + (links_ ? links_->host(members_[peer]) : "") + " is gone (" + how + ") during " +
@@ -125,16 +130,41 @@ void Team::raise() {
   try {
     control_.raise(before, [this](int32_t rank) { return gone(rank); });
   } catch (const CommunicatorFault& fault) {
-    if (fault.fault == Fault::peer_lost && !threads_) note_loss(fault);
+    if (fault.fault != Fault::mismatch && !threads_) note_loss(fault);
     throw;
   }
 }
 
-void Team::note_loss(const CommunicatorFault& fault) const {
-  const auto at = std::find(members_.begin(), members_.end(), fault.culprit) - members_.begin();
-  const int32_t world_rank = at < size_ ? world_ranks_[static_cast<size_t>(at)] : -1;
+void Team::note_failure(const std::string& text) {
   Loss& loss = last_loss();
   const std::lock_guard lock(loss.mutex);
+  loss.failure = text;
+}
+
+std::string Team::failure() {
+  Loss& loss = last_loss();
+  const std::lock_guard lock(loss.mutex);
+  return loss.failure;
+}
+
+std::string Team::failure_of(int32_t rank) const {
+  return remote(rank) != nullptr ? links_->failure(members_[rank]) : home(members_[rank]).failure;
+}
+
+int32_t Team::blamed() {
+  Loss& loss = last_loss();
+  const std::lock_guard lock(loss.mutex);
+  return loss.blamed;
+}
+
+void Team::note_loss(const CommunicatorFault& fault) const {
+  const std::vector<int32_t>& world = is_pair_ ? parent_world_ranks_ : world_ranks_;
+  const auto culprit = static_cast<size_t>(fault.culprit);
+  const int32_t world_rank = fault.culprit >= 0 && culprit < world.size() ? world[culprit] : -1;
+  Loss& loss = last_loss();
+  const std::lock_guard lock(loss.mutex);
+  if (world_rank >= 0 && fault.culprit != members_[rank_]) loss.blamed = world_rank;
+  if (fault.fault != Fault::peer_lost) return;
   loss.text = fault.what();
   loss.world_rank = world_rank;
   loss.at = Clock::now();

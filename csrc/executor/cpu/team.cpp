@@ -170,6 +170,7 @@ Team::Team(const Team& parent, int32_t from, int32_t to)
       channel_(static_cast<int64_t>(from) * parent.size_ + to),
       ring_(scratch_stride_),
       parent_control_(parent.control_),
+      parent_world_ranks_(parent.world_ranks_),
       parent_remotes_(parent.remotes_),
       links_(parent.links_) {
   require(!parent.is_pair_, "a channel between two ranks cannot have channels");
@@ -245,7 +246,9 @@ void Team::require_own() const {
 
 void Team::depart() {
   if (!is_pair_) explain_departure();
-  if (links_ && !is_pair_) links_->send_depart();
+  const std::string why = failure();
+  if (links_ && !is_pair_) links_->send_depart(why);
+  control_.block(rank_).set_failure(why);
   control_.block(rank_).presence.store(Presence::departed, std::memory_order_release);
 }
 

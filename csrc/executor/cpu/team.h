@@ -154,6 +154,10 @@ class Team {
   void poison(const Abort& why);
   // A fault that was noticed outside calls, by any thread: those in flight look for it themselves, and may complete.
   void report(Fault fault, int32_t culprit, const std::string& text);
+  static void note_failure(const std::string& text);  // what ends the program: peers get it with the departure
+  static std::string failure();
+  std::string failure_of(int32_t rank) const;  // what ended the program of a rank that has departed; "": no error
+  static int32_t blamed();  // the world rank that the newest error is due to, unless it is a mismatch; -1: none
   void listen();                      // to ranks on other hosts, which calls do by themselves
   void interrupt(const std::string& where);  // a signal has interrupted this rank there: no rank can continue
   // This rank now waits for a member, here or in the engine: published to ranks that wait for this one.
@@ -309,6 +313,7 @@ class Team {
 
   // Of several hosts, and of channels.  After what every call touches.
   Control parent_control_;  // for a pair channel: that of its communicator
+  std::vector<int32_t> parent_world_ranks_;  // likewise
   std::vector<int32_t> here_;  // the ranks of this host
   std::vector<int32_t> first_elsewhere_;  // the first rank of each other host
   std::vector<std::shared_ptr<Remote>> remotes_;  // by rank: null for those of this host; empty: there are no others

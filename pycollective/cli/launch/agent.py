@@ -1,9 +1,10 @@
 """The part of `pycollective run -H` on each host: `python -m pycollective.cli.launch.agent`, in the remote shell.
 
 It writes one line about its host to standard output, reads one line with its ranks' command and environment from
-standard input, and runs them. What follows on standard output is the ranks' own, and a last line if all have succeeded:
-then it stays, for ranks of other hosts that wait in init() for its own. A number on standard input is a signal for the
-ranks; when standard input ends, because the launcher has, all of them are killed.
+standard input, and runs them. What follows on standard output is the ranks' own, and a last line. If all have
+succeeded, it then stays, for ranks of other hosts that wait in init() for its own; otherwise the line has the first
+that failed and the one that led to it. A number on standard input is a signal for the ranks; when standard input ends,
+because the launcher has, all of them are killed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import json
 import os
 import signal
 import sys
+from dataclasses import asdict
 
+from pycollective.cli.launch.culprit import Ended
 from pycollective.cli.launch.host_variables import describe
 from pycollective.cli.launch.job import Job, guardian, log
 from pycollective.cli.launch.one_host import held_port, job_environment, without_launchers
@@ -22,6 +25,8 @@ READY = b"pycollective-agent "
 """Begins the line about the host: shells may have written other lines before."""
 DONE = b"pycollective-agent-done\n"
 """The last line, after the ranks' output, which may have ended without a newline."""
+FAILED = b"pycollective-agent-failed "
+"""Begins the last line, with two culprit.Ended, unless all ranks have succeeded."""
 _MOST_BYTES = 16 << 20
 
 
@@ -55,7 +60,15 @@ def _run(order: Order) -> int:
         return 127
     given = {**os.environ, **order.environment}
     common = without_launchers(given) if order.worker else job_environment(order.size, 0, given)
-    job = Job(order.size, order.tag, order.grace, (), order.first, order.count, control=0, name=order.worker)
+    job = Job(
+        order.size, order.tag, order.grace, (), order.first, order.count, control=0, name=order.worker, host=order.host
+    )
+
+    def judge(first: Ended, culprit: Ended) -> None:
+        os.write(1, FAILED + json.dumps([asdict(first), asdict(culprit)]).encode() + b"\n")
+
+    if not order.worker:
+        job.judge = judge
 
     def obey(numbers: bytes) -> None:
         if not numbers:

@@ -18,12 +18,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
+from pycollective.cli.launch.culprit import Ended, Report, first_and_culprit, verdict
 from pycollective.cli.launch.output import Pipe, Screen, prefix_of
 from pycollective.cli.launch.signals import ENDING, handled_by
 
 KILL_AFTER = 5.0
 """Seconds between asking a rank to end and killing it."""
 _TOGETHER = 0.2  # seconds in which the ranks of a job that is over end
+CULPRIT_ENDS = 2.0
+"""Seconds that the rank that a failed one blames has to end by itself: it may be about to, with an error of its own."""
 _POLL = 0.05  # seconds between polls of the children if the kernel has no pidfd, and while a line is not complete
 _LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _ENDED, _WAKE, _CONTROL = "ended", "wake", "control"  # what a descriptor of the selector means
@@ -40,6 +43,7 @@ class Rank:
     rank: int
     process: subprocess.Popen[bytes]
     env: dict[str, str]
+    report: Report
     code: int | None = None
 
     def signal(self, number: int) -> None:
@@ -55,7 +59,8 @@ class Job:
     Attributes:
         size: of the whole job. tag, grace, cores: as for run.run.
         count: how many of the ranks run here, from the rank `first` on; None: all.
-        name: of the only process, if it is a worker that gets its rank later.
+        name: of the only process, if it is a worker that gets its rank later. host: for messages.
+        judge: gets the first rank that failed and the one that led to it, at the end of the job.
         control: a descriptor whose bytes are passed to `obey`, b"" at its end.
     """
 
@@ -68,8 +73,11 @@ class Job:
     control: int | None = None
     obey: Callable[[bytes], None] = lambda _: None
     name: str = ""
+    host: str = ""
+    judge: Callable[[Ended, Ended], None] = lambda first, culprit: log(verdict(first, culprit)[1])
     ranks: list[Rank] = field(default_factory=list)
-    failed: int | None = None
+    ended: list[Ended] = field(default_factory=list)
+    failed_at: float | None = None
     terminate_at: float | None = None
     kill_at: float | None = None
     pause: float = 1.0
@@ -77,7 +85,7 @@ class Job:
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
     def start(self, words: list[str], env: dict[str, str], watch: int) -> int:
-        """Start all, wait for all, and return the exit code of the first that failed, or 0.
+        """Start all, wait for all, and return the exit code of the one that led to the end of the job, or 0.
 
         Args:
             words: program and arguments; a first word ending in `.py` is run by this Python.
@@ -100,18 +108,27 @@ class Job:
             self._turn()
         # The ranks have exited; a stray process that still holds a pipe must not delay the job.
         self._drain(time.monotonic() + 1.0)
-        return self.failed or 0
+        found = first_and_culprit(self.ended)
+        if found is None:
+            return 0
+        if self._screen_of(sys.stderr).begun is not None:  # a rank has ended within a line
+            print(file=sys.stderr)
+        self.judge(*found)
+        return verdict(*found)[0]
 
     def _spawn(self, rank: int, words: list[str], env: dict[str, str]) -> None:
+        report = Report()
         process = subprocess.Popen(
             words,
-            env=env,
+            env=env | {"PYCOLLECTIVE_REPORT": report.value},
+            pass_fds=[report.writer],
             stdin=None if rank == 0 and self.control is None else subprocess.DEVNULL,
             stdout=subprocess.PIPE if self._passes_on(sys.stdout) else None,
             stderr=subprocess.PIPE if self._passes_on(sys.stderr) else None,
             start_new_session=True,
         )
-        self.ranks.append(Rank(rank, process, env))
+        report.started()
+        self.ranks.append(Rank(rank, process, env, report))
         for source, sink in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
             if source is not None:
                 label = self.name or f"{rank:>{len(str(self.size - 1))}}"
@@ -176,19 +193,23 @@ class Job:
             self._events(deadline - time.monotonic())
 
     def _ended(self, rank: Rank, code: int) -> None:
-        rank.code = code if code >= 0 else 128 - code
-        others = sum(r.code is None for r in self.ranks)
-        how = f"exited with code {code}" if code >= 0 else f"was killed by {signal_name(-code)}"
+        rank.code = code
+        host = f" of host {self.host}" if self.host else ""
+        who = f"{f'worker {self.name}' if self.name else f'rank {rank.rank}'} (pid {rank.process.pid}{host})"
+        ended = Ended(rank.rank, who, code, self.kill_at is not None, *rank.report.read())
+        self.ended.append(ended)
+        others = {each.rank for each in self.ranks if each.code is None}
         if not self.name and (others or self.count is not None):
-            self._tell_others(rank, how)
-        if rank.code == 0 or self.failed is not None:
+            self._tell_others(rank, ended.how)
+        if self.kill_at is not None:
             return
-        self.failed = rank.code
-        stopping = f"; stopping the other {others}" if others else ""
-        who = f"worker {self.name}" if self.name else f"rank {rank.rank}"
-        log(f"{who} (pid {rank.process.pid}) {how}{stopping}")
-        if self.kill_at is None:
-            self.terminate_at = time.monotonic() + self.grace
+        if code and self.failed_at is None:
+            self.failed_at = time.monotonic()
+            if self.grace and others:
+                log(f"{who} {ended.how}; the others may continue for {self.grace:g} s")
+        if self.failed_at is not None:
+            awaited = any(each.blamed in others for each in self.ended)
+            self.terminate_at = self.failed_at + max(self.grace, CULPRIT_ENDS if awaited else 0.0)
 
     def _tell_others(self, rank: Rank, how: str) -> None:
         """For those that wait in init() for a rank that has ended."""
@@ -209,6 +230,7 @@ class Job:
         if self.terminate_at is not None and now >= self.terminate_at:
             self.terminate_at, self.kill_at = None, now + KILL_AFTER
             self._signal_all(signal.SIGTERM)
+            self._signal_all(signal.SIGCONT)  # a stopped rank would not notice
         if self.kill_at is not None and now >= self.kill_at:
             self.kill_at = now + KILL_AFTER
             self._signal_all(signal.SIGKILL)
@@ -303,13 +325,6 @@ def guardian() -> Iterator[int]:
         os.write(writer, b"done\n")
         os.close(writer)
         os.waitpid(guardian, 0)
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def log(message: str) -> None:

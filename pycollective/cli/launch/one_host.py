@@ -82,7 +82,7 @@ def run(
     env: Mapping[str, str] | None = None,
     cores: Sequence[int] = (),
 ) -> int:
-    """Start `size` ranks of `command`, wait for all, and return the first failing rank's exit code (or 0).
+    """Start `size` ranks of `command`, wait for all, and return the exit code of the one that led to the end, or 0.
 
     Args:
         size: number of ranks, at least 1.

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import IO, Any, TextIO
 
 from pycollective import settings
-from pycollective.cli.launch.agent import DONE, READY
+from pycollective.cli.launch.agent import DONE, FAILED, READY
+from pycollective.cli.launch.culprit import Ended
 from pycollective.cli.launch.output import Pipe, Screen
 from pycollective.errors import BootstrapError
 
@@ -120,16 +121,24 @@ class OutputPipe(Pipe):
 
     Attributes:
         done: whether the agent has reported that all of them have succeeded.
+        failed: the first that failed and the one that led to it; empty: none has.
     """
 
     done: bool = False
+    failed: Sequence[Ended] = ()
 
     def write(self, lines: Sequence[bytes]) -> None:
-        if lines and lines[-1].endswith(DONE):
+        last = lines[-1] if lines else b""
+        if last.endswith(DONE):
             self.done = True
-            rest = lines[-1].removesuffix(DONE)
-            lines = [*lines[:-1], *([rest + b"\n"] if rest else [])]
-        super().write(lines)
+            rest = last.removesuffix(DONE)
+        else:
+            rest, found, report = last.partition(FAILED)
+            if not found:
+                return super().write(lines)
+            self.failed = [Ended(**each) for each in json.loads(report)]
+        super().write([*lines[:-1], *([rest + b"\n"] if rest else [])])
+        return None
 
 
 class _AsText:

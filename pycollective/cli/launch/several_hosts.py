@@ -19,12 +19,13 @@ from typing import Any
 
 from pycollective import settings
 from pycollective.cli.launch import signals
+from pycollective.cli.launch.culprit import Ended, first_and_culprit, verdict
 from pycollective.cli.launch.host_variables import host_variables, new_token, refuse_differences
 from pycollective.cli.launch.hosts import Host
-from pycollective.cli.launch.job import KILL_AFTER, log
+from pycollective.cli.launch.job import CULPRIT_ENDS, KILL_AFTER, log
 from pycollective.cli.launch.order import Order
 from pycollective.cli.launch.output import Screen
-from pycollective.cli.launch.remote_agent import START_SECONDS, RemoteAgent, forwarded_variables
+from pycollective.cli.launch.remote_agent import START_SECONDS, OutputPipe, RemoteAgent, forwarded_variables
 from pycollective.comm.bootstrap.sockets.interfaces import addresses_of
 from pycollective.errors import BootstrapError
 
@@ -42,6 +43,20 @@ class _Member:
     has_order: bool = False
     code: int | None = None
 
+    def has(self, rank: int | None) -> bool:
+        """Whether the rank is of this host."""
+        return rank is not None and self.host.first <= rank < self.host.first + self.host.count
+
+    def ends(self, pipe: OutputPipe) -> bool:
+        """Whether its ranks are found to have ended, by this call first; sets `code`, copies the rest of the output."""
+        if self.code is not None:
+            return False
+        self.code = 0 if pipe.done else self.agent.poll()
+        with contextlib.suppress(BlockingIOError):  # the agent runs, or a child of a rank holds the pipe
+            while self.code is not None and pipe.pump():
+                pass
+        return self.code is not None
+
 
 def run(
     hosts: Sequence[Host],
@@ -54,7 +69,7 @@ def run(
     env: Mapping[str, str] | None = None,
     names: Sequence[str] = (),
 ) -> int:
-    """Start `command` on the hosts, wait for all ranks, and return the first failing rank's exit code (or 0).
+    """Start `command` on the hosts, wait for all ranks, and return the exit code of the one that led to the end, or 0.
 
     Args:
         shell: words of a remote shell, which takes a host and a command; default: ssh, and none for this host.
@@ -136,7 +151,8 @@ class _Hosts:
 
     def wait(self, grace: float) -> int:
         """Copy output until all agents have ended; the first failure ends the others after `grace` seconds."""
-        failed, terminate_at = 0, None
+        failed, failed_at, terminate_at = 0, 0.0, None
+        ended: list[Ended] = []
         screen = Screen()
         pipes = [member.agent.pipe(screen) for member in self._members]
         for pipe in pipes:
@@ -144,12 +160,16 @@ class _Hosts:
         while any(member.code is None for member in self._members):
             self._copy_output()
             for member, pipe in zip(self._members, pipes, strict=True):
-                if member.code is None and (code := 0 if pipe.done else member.agent.poll()) is not None:
-                    member.code = code
-                    if code and not failed:
-                        failed = code
-                        terminate_at = time.monotonic() + grace
+                if not member.ends(pipe):
+                    continue
+                ended += pipe.failed
+                if member.code and not failed:
+                    failed, failed_at = member.code, time.monotonic()
+                    if not pipe.failed:
                         log(f"the ranks of host {member.host.name} ended with code {failed}; stopping the other hosts")
+                if failed and self._stopping is None:
+                    awaited = any(self._runs(each.blamed) for each in ended)
+                    terminate_at = failed_at + max(grace, CULPRIT_ENDS if awaited else 0.0)
             now = time.monotonic()
             if terminate_at is not None and now >= terminate_at:
                 terminate_at = None
@@ -158,7 +178,28 @@ class _Hosts:
                 self._stopping = now + KILL_AFTER
                 for member in self._members:
                     member.agent.abandon()
-        return failed
+        found = first_and_culprit([*ended, *self._blamed(ended)])
+        if found is None:
+            return failed
+        code, sentence = verdict(*found)
+        log(sentence)
+        return code
+
+    def _runs(self, rank: int | None) -> bool:
+        """Whether it is of a host whose agent has not ended."""
+        return any(member.code is None and member.has(rank) for member in self._members)
+
+    def _blamed(self, ended: Sequence[Ended]) -> list[Ended]:
+        """The ranks blamed by others of which their agents have told nothing."""
+        known = {each.rank for each in ended}
+        return [
+            Ended(
+                rank, f"rank {rank} (host {member.host.name})", -signal.SIGTERM if member.code else 0, bool(member.code)
+            )
+            for rank in {each.blamed for each in ended} - known
+            for member in self._members
+            if rank is not None and member.has(rank)
+        ]
 
     def _copy_output(self) -> None:
         if not self._selector.get_map():

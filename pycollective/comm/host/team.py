@@ -153,6 +153,8 @@ class HostTeam:
         if self.team.poisoned:
             return
         text = str(error)
+        if culprit < 0 and error.rank is not None:
+            culprit = error.rank
         if isinstance(error, PeerLostError):
             self.team.report_lost(error.rank, text)
         elif isinstance(error, MismatchError):

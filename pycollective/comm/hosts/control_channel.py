@@ -90,7 +90,9 @@ class ControlChannel:
         while silent := [rank for rank, message in messages.items() if not message.advance(0.0)]:
             meanwhile(silent)
             if time.monotonic() > until:
-                raise TimeoutError(_silence(silent, seconds))
+                late = TimeoutError(_silence(silent, seconds))
+                late.rank = silent[0]
+                raise late
             messages[silent[0]].advance(nap)
             nap = min(2 * nap, _LONGEST_NAP)
         meanwhile(())

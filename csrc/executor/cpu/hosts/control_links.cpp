@@ -37,9 +37,9 @@ void ControlLinks::Peer::arrived(const MessageHeader& header) {
   departed = departed || header.kind == MessageKind::depart;
   expels = expels || header.kind == MessageKind::expelled;
   if (header.kind == MessageKind::heartbeat) awaited = {static_cast<int32_t>(header.step), heard};
-  if (header.kind != MessageKind::abort) return;
   text.pop_back();
-  if (abort) return;
+  if (header.kind == MessageKind::depart) failure = text;
+  if (header.kind != MessageKind::abort || abort) return;
   const auto culprit = static_cast<int32_t>(header.step);
   abort = Abort{static_cast<Fault>(header.value), culprit, text, static_cast<int64_t>(header.call), header.sequence};
 }
@@ -61,9 +61,9 @@ void ControlLinks::set_hosts(const std::vector<std::string>& hosts, std::vector<
   host_names_ = std::move(names);
 }
 
-void ControlLinks::send(const MessageHeader& header) {
+void ControlLinks::send(const MessageHeader& header, const std::string& text) {
   for (const auto& [rank, peer] : peers_)
-    if (!peer.link->closed()) peer.link->send(header, sending_.data());
+    if (!peer.link->closed()) peer.link->send(header, text.data());
 }
 
 void ControlLinks::send_abort(const Abort& abort) {
@@ -72,12 +72,14 @@ void ControlLinks::send_abort(const Abort& abort) {
   note(abort);
   sending_ = abort.text.empty() ? " " : abort.text.substr(0, kMostText);
   send({static_cast<uint64_t>(abort.fault), static_cast<uint64_t>(abort.channel), abort.call, abort.culprit,
-        sending_.size(), MessageKind::abort, 0});
+        sending_.size(), MessageKind::abort, 0},
+       sending_);
 }
 
-void ControlLinks::send_depart() {
+void ControlLinks::send_depart(const std::string& failure) {
   const std::lock_guard lock(mutex_);
-  send({0, 0, 0, 0, 0, MessageKind::depart, 0});
+  departing_ = failure;
+  send({0, 0, 0, 0, departing_.size(), MessageKind::depart, 0}, departing_);
 }
 
 void ControlLinks::send_expelled(int32_t rank) {
@@ -150,6 +152,12 @@ bool ControlLinks::departed(int32_t rank) const {
   const std::lock_guard lock(mutex_);
   const Peer* peer = find(rank);
   return peer != nullptr && peer->departed;
+}
+
+std::string ControlLinks::failure(int32_t rank) const {
+  const std::lock_guard lock(mutex_);
+  const Peer* peer = find(rank);
+  return peer != nullptr ? peer->failure : "";
 }
 
 bool ControlLinks::lost(int32_t rank) const {

@@ -25,7 +25,7 @@ class ControlLinks {
   void set_hosts(const std::vector<std::string>& hosts, std::vector<std::string> names);
   // Tell all ranks on other hosts.
   void send_abort(const Abort& abort);
-  void send_depart();
+  void send_depart(const std::string& failure);
   // This rank continues in a communicator without that one.
   void send_expelled(int32_t rank);
   struct Awaited {
@@ -44,6 +44,8 @@ class ControlLinks {
   // Receives what has arrived; the first abort record, if any.
   std::optional<Abort> receive();
   bool departed(int32_t rank) const;
+  // See RankBlock::failure.
+  std::string failure(int32_t rank) const;
   // The connection has ended although the rank has not departed, all ranks of its host are silent, or a rank reported
   // it: its connection may be open in a forked process.
   bool lost(int32_t rank) const;
@@ -60,7 +62,7 @@ class ControlLinks {
  private:
   struct Peer final : Inbox {
     std::unique_ptr<Link> link;
-    std::string host, text;
+    std::string host, text, failure;
     std::optional<Abort> abort;
     bool departed = false, violated = false, silent = false, expels = false;
     Time heard{};
@@ -70,14 +72,14 @@ class ControlLinks {
     bool unanswered() const;
   };
   const Peer* find(int32_t rank) const;
-  void send(const MessageHeader& header);
+  void send(const MessageHeader& header, const std::string& text);
   void receive_all();
   void note(const Abort& abort);
 
   mutable std::mutex mutex_;
   std::map<int32_t, Peer> peers_;
   std::vector<std::string> host_names_;  // by rank
-  std::string sending_;  // the text of the abort that is sent: there is at most one
+  std::string sending_, departing_;  // the texts of the abort and of the departure: there is at most one of each
   bool over_ = false;  // an abort was sent or has arrived
   Awaited awaited_;
   int32_t lost_ = -1;  // the rank that it reports as lost

@@ -1,0 +1,111 @@
+"""Which rank ended a job: not the first that an error of another one brought down. Standard library only."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a rank has ended.
+
+    Attributes:
+        who: rank and process, or worker, for messages.
+        code: of its process: exit code, or minus the signal.
+        stopped: whether it ended after the launcher had begun to end the job.
+        blamed: the rank that it found lost or late, by its own report (comm.bootstrap.failure); None: none.
+        text: the exception that ended it; "": none is known.
+    """
+
+    rank: int
+    who: str
+    code: int
+    stopped: bool
+    blamed: int | None = None
+    text: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        """As a shell gives it."""
+        return self.code if self.code >= 0 else 128 - self.code
+
+    @property
+    def failed(self) -> bool:
+        """Whether it failed by itself."""
+        return self.code != 0 and not self.stopped
+
+    @property
+    def how(self) -> str:
+        """`exited with code 3` or `was killed by SIGKILL`."""
+        return f"exited with code {self.code}" if self.code >= 0 else f"was killed by {signal_name(-self.code)}"
+
+    def __str__(self) -> str:
+        """With the exception, if it is known."""
+        return f"{self.who} {self.how}{': ' if self.text else ''}{self.text}"
+
+
+class Report:
+    """The pipe on which a rank reports why it fails; both ends are open until `started`."""
+
+    def __init__(self) -> None:
+        self._reader, self.writer = os.pipe()
+        os.set_blocking(self._reader, False)
+
+    @property
+    def value(self) -> str:
+        """Of the rank's variable."""
+        return f"{self.writer}:{os.fstat(self.writer).st_ino}"
+
+    def started(self) -> None:
+        """The rank has the writing end."""
+        os.close(self.writer)
+
+    def read(self) -> tuple[int | None, str]:
+        """The rank that is blamed, if any, and the exception, of a rank that has ended."""
+        try:
+            line = os.read(self._reader, 1 << 16).partition(b"\n")[0]
+            report = json.loads(line) if line else {}
+        except (OSError, ValueError):  # nothing, while a child of the rank is left; or not a report
+            report = {}
+        os.close(self._reader)
+        blamed, text = (report.get("blamed"), report.get("text")) if isinstance(report, dict) else (None, None)
+        return blamed if isinstance(blamed, int) else None, text if isinstance(text, str) else ""
+
+
+def first_and_culprit(ended: Sequence[Ended]) -> tuple[Ended, Ended] | None:
+    """The first rank that failed, and the one that led to it; None if none has failed.
+
+    Args:
+        ended: in order of time.
+    """
+    first = next((each for each in ended if each.failed), next((each for each in ended if each.code), None))
+    if first is None:
+        return None
+    by_rank = {each.rank: each for each in ended}
+    culprit, seen = first, {first.rank}
+    while culprit.blamed in by_rank and culprit.blamed not in seen:
+        culprit = by_rank[culprit.blamed]
+        seen.add(culprit.rank)
+    return first, culprit
+
+
+def verdict(first: Ended, culprit: Ended) -> tuple[int, str]:
+    """The exit code of the job, and a sentence that names the culprit."""
+    if culprit is first or culprit.failed:
+        return culprit.exit_code, str(culprit)
+    if culprit.text:  # it was stopped while it ended
+        return first.exit_code, f"{culprit.who} failed: {culprit.text}"
+    if culprit.stopped:
+        return first.exit_code, f"{culprit.who} did not respond; {first}"
+    return first.exit_code, f"{culprit} while other ranks needed it; {first}"
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,83 @@
+"""What a rank tells its peers and its launcher about the error that ends its program.
+
+The peers are given it when the rank's communicators are closed at exit. `pycollective run` reads it from a pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+from types import TracebackType
+
+from pycollective import _core
+from pycollective.errors import CommunicatorError, PeerLostError, TimeoutError
+
+VARIABLE = "PYCOLLECTIVE_REPORT"
+"""The launcher's pipe: its descriptor and inode, since in a child of the rank the number may be another file's."""
+_MOST_BYTES = 500  # of a text: fewer than RankBlock::failure has
+_told = False
+
+
+def watch(rank: int) -> None:
+    """From now on an exception that ends this process is reported as that of this rank of the world."""
+    previous, process = sys.excepthook, os.getpid()
+
+    def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        here = os.getpid() == process  # not in a child made by fork
+        if here:
+            blamed = _blamed_by(error, rank)
+            if blamed is None:
+                _core.Team.note_failure(_text_of(error))
+            _tell_launcher(blamed, _text_of(error))
+            if hasattr(error, "add_note"):
+                error.add_note(f"raised on rank {rank}")
+        previous(kind, error, trace)
+        if here and not hasattr(error, "add_note"):  # Python 3.10
+            print(f"raised on rank {rank}", file=sys.stderr)
+
+    sys.excepthook = report
+
+
+def ends() -> None:
+    """Tell the launcher at exit which rank was lost or late: the program may have caught that error."""
+    blamed = _core.Team.blamed()
+    if blamed >= 0 and not _told:
+        _tell_launcher(blamed, "")
+
+
+def _blamed_by(error: BaseException | None, rank: int) -> int | None:
+    """The rank whose loss or silence led to the error; None: it is this rank's own."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, (PeerLostError, TimeoutError, CommunicatorError)):
+            blamed = _core.Team.blamed()
+            if blamed < 0 and error.rank is not None:  # raised in Python
+                blamed = error.rank
+            return None if blamed in (-1, rank) else blamed
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _text_of(error: BaseException) -> str:
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:
+        text = "(its text cannot be made)"
+    whole = f"{name}: {text}" if text else name
+    return whole.encode(errors="replace")[:_MOST_BYTES].decode(errors="ignore")
+
+
+def _tell_launcher(blamed: int | None, text: str) -> None:
+    global _told
+    number, _, inode = os.environ.get(VARIABLE, "").partition(":")
+    with contextlib.suppress(ValueError, OSError):
+        found = os.fstat(int(number))
+        if stat.S_ISFIFO(found.st_mode) and found.st_ino == int(inode):
+            import json
+
+            os.write(int(number), json.dumps({"blamed": blamed, "text": text}).encode() + b"\n")
+            _told = True

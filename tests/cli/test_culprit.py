@@ -1,0 +1,165 @@
+"""`pycollective run` names the rank that led to the end of a job, whichever ended first."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from speed import deadline
+
+from launch import CLI
+from pycollective.cli.launch.culprit import Ended, Report, first_and_culprit, verdict
+
+SCRIPT = """
+import os, signal, sys
+import numpy as np
+import pycollective as pc
+from pycollective.engine import Engine, Item
+
+how, where, culprit = sys.argv[1], sys.argv[2], int(sys.argv[3])
+comm = pc.init()
+x = np.ones(1000, np.float32)
+if where == "engine":
+    engine = Engine(comm)
+    call = lambda: engine.run([Item("allreduce", "x", x)])
+elif where == "message":
+    neighbour = (comm.rank + 1) % comm.size
+    call = lambda: (comm.isend(x, neighbour), comm.recv(x.copy(), (comm.rank - 1) % comm.size))
+else:
+    call = lambda: comm.allreduce(x)
+for step in range(5):
+    if comm.rank == culprit and step == 3:
+        if how == "raise": raise ValueError("bad input")
+        if how == "exit": sys.exit(3)
+        if how == "kill": os.kill(os.getpid(), signal.SIGKILL)
+        if how == "segfault": os.kill(os.getpid(), signal.SIGSEGV)
+        if how == "stop": os.kill(os.getpid(), signal.SIGSTOP)
+        if how == "memory": [0] * (1 << 58)
+        if how == "return": break
+    try:
+        call()
+    except pc.PeerLostError as error:
+        if how == "exit": sys.exit(7)  # as a program does that handles it
+        raise RuntimeError("step failed") from error
+"""
+EXPECTED = {  # exit code, and the last line after "rank 1 (pid 123) "
+    "raise": (1, "exited with code 1: ValueError: bad input"),
+    "exit": (3, "exited with code 3"),
+    "kill": (137, "was killed by SIGKILL"),
+    "segfault": (139, "was killed by SIGSEGV"),
+    "stop": (1, "did not respond; rank "),
+    "memory": (1, "exited with code 1: MemoryError"),
+    "return": (1, "exited with code 0 while other ranks needed it; rank "),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "rsh").write_text('export PYCOLLECTIVE_HOST=$1\nshift\nexec sh -c "$*"\n')
+    (tmp_path / "script.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def check(folder: Path, how: str, where: str, culprit: int, hosts: str = "") -> str:
+    """Runs the script; the result is how it differs from what is expected."""
+    command = [*CLI, "run", *(["-H", hosts, "--rsh", "sh ./rsh"] if hosts else ["-np", "3"])]
+    command = ["env", "PYCOLLECTIVE_TIMEOUT=2", "OMP_NUM_THREADS=1", *command, "script.py", how, where, str(culprit)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=deadline(60))
+    code, start = EXPECTED[how]
+    *before, last = done.stderr.splitlines()
+    who, _, rest = last.removeprefix("pycollective run: ").partition(") ")
+    wrong = [] if done.returncode == code else [f"exit code {done.returncode}"]
+    wrong += [] if who.startswith(f"rank {culprit} (") and rest.startswith(start) else [f"last line {last!r}"]
+    told = [line for line in before if "PeerLostError: rank" in line and not line.startswith("pycollective run")]
+    if how == "raise" and not (all("ValueError: bad input" in line for line in told)):
+        wrong.append(f"the others got {told}")
+    if how == "raise" and f"raised on rank {culprit}" not in before:
+        wrong.append("the traceback has no rank")
+    return f"{how}, {where}, {culprit}: {'; '.join(wrong)}\n{done.stderr}" if wrong else ""
+
+
+def test_the_rank_that_caused_the_end_is_named_last(folder: Path) -> None:
+    places = itertools.cycle(["call", "engine", "message"])
+    cases = [(how, where, number % 3) for number, (how, where) in enumerate(zip(EXPECTED, places, strict=False))]
+    cases += [("raise", "engine", 0), ("raise", "message", 2), ("exit", "engine", 2), ("exit", "message", 0)]
+    with ThreadPoolExecutor(3) as pool:
+        wrong = [*filter(None, pool.map(lambda case: check(folder, *case), cases))]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.integration
+def test_of_several_hosts_too(folder: Path) -> None:
+    places = itertools.cycle(["call", "engine"])
+    cases = [(how, where, number % 3) for number, (how, where) in enumerate(zip(EXPECTED, places, strict=False))]
+    with ThreadPoolExecutor(3) as pool:
+        wrong = [*filter(None, pool.map(lambda case: check(folder, *case, "a:1,b:2"), cases))]
+    assert not wrong, "\n".join(wrong)
+
+
+def ended(rank: int, code: int, blamed: int | None = None, text: str = "", stopped: bool = False) -> Ended:
+    return Ended(rank, f"rank {rank}", code, stopped, blamed, text)
+
+
+@pytest.mark.parametrize(
+    ("all_of_them", "code", "sentence"),
+    [
+        ([ended(0, 0), ended(1, 0)], None, ""),
+        ([ended(0, 1, 1, "lost 1"), ended(2, 1, 0), ended(1, 4)], 4, "rank 1 exited with code 4"),
+        ([ended(2, 1, 0), ended(0, 1, 1), ended(1, -9)], 137, "rank 1 was killed by SIGKILL"),
+        ([ended(0, 1, 1, "A"), ended(1, 1, 0, "B")], 1, "rank 1 exited with code 1: B"),  # each blames the other
+        ([ended(0, 2, 5, "lost 5")], 2, "rank 0 exited with code 2: lost 5"),  # of another host
+        ([ended(1, 1, 1)], 1, "rank 1 exited with code 1"),
+        ([ended(0, 1, 1, "late"), ended(1, -15, stopped=True)], 1,
+         "rank 1 did not respond; rank 0 exited with code 1: late"),
+        ([ended(0, 1, 1), ended(1, -15, None, "mine", True)], 1, "rank 1 failed: mine"),
+        ([ended(0, -2, None, "", True), ended(1, -2, None, "", True)], 130, "rank 0 was killed by SIGINT"),
+        ([ended(1, -77)], 205, "rank 1 was killed by signal 77"),
+    ],
+)  # fmt: skip
+def test_verdicts(all_of_them: list[Ended], code: int | None, sentence: str) -> None:
+    found = first_and_culprit(all_of_them)
+    assert (found is None) == (code is None)
+    if found is not None:
+        assert verdict(*found) == (code, sentence)
+
+
+REPORT = """
+import os, sys
+import pycollective.comm.bootstrap.failure as failure
+
+failure.watch(3)
+number = int(os.environ["PYCOLLECTIVE_REPORT"].partition(":")[0])
+if sys.argv[1] == "another file":  # as in a child of the rank
+    os.dup2(os.open("found", os.O_CREAT | os.O_WRONLY), number)
+if sys.argv[1] == "fork" and os.fork():
+    os.wait()
+    sys.exit(0)
+class Odd(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+if sys.argv[1] == "no text":
+    raise Odd
+raise ValueError("\\U0001f600" * 500)
+"""
+
+
+@pytest.mark.parametrize("case", ["plain", "another file", "fork", "no text"])
+def test_what_a_rank_writes(case: str, tmp_path: Path) -> None:
+    report = Report()
+    command = ["env", f"PYCOLLECTIVE_REPORT={report.value}", sys.executable, "-c", REPORT, case]
+    done = subprocess.run(command, cwd=tmp_path, pass_fds=[report.writer], stderr=subprocess.PIPE, text=True)
+    report.started()
+    blamed, text = report.read()
+    assert blamed is None
+    if case == "plain":
+        assert text.startswith("ValueError: \U0001f600") and 100 < len(text) < 200
+        assert done.stderr.splitlines()[-1] == "raised on rank 3"
+    elif case == "no text":
+        assert text == "Odd: (its text cannot be made)"
+    else:
+        assert text == ""
+        assert case == "fork" or not (tmp_path / "found").read_bytes()
