@@ -43,7 +43,7 @@ _SMALL, _SMALL_BLOCK = 16384, 100
 """Up to so many bytes, so many calls are timed together."""
 _MOST_REPETITIONS = 2000
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 @dataclass(frozen=True)

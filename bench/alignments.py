@@ -53,7 +53,7 @@ _TURNS = 15
 Call = Callable[[], object]
 Place = tuple[int, int]
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ __all__ = ["CallsResult", "Cell", "cells_of", "goal_for", "groups_for", "lines_o
 SCHEMA = "pycollective-calls/1"
 _SIZES = "8,1K,64K,1M,16M"
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 __all__ = ["app", "bench"]
 
 app = typer.Typer(
-    add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # whose panels cut names of options at 80 columns
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 _SIZES = ("4", "256M", "4")
 """From, to, factor."""
-_NCCL = "as in nccl-tests"
 
 
 @app.command(cls=Command)
@@ -33,25 +35,21 @@ def bench(
         str | None,
         typer.Option(help="FROM:TO:xFACTOR, FROM:TO:+STEP, or a list", show_default=":".join(_SIZES[:2]) + ":x4"),
     ] = None,
-    least: Annotated[
-        str | None, typer.Option("-b", "--minbytes", help="the smallest size", rich_help_panel=_NCCL)
-    ] = None,
-    most: Annotated[
-        str | None, typer.Option("-e", "--maxbytes", help="the largest size", rich_help_panel=_NCCL)
-    ] = None,
+    least: Annotated[str | None, typer.Option("-b", "--minbytes", help="as nccl-tests: the smallest size")] = None,
+    most: Annotated[str | None, typer.Option("-e", "--maxbytes", help="as nccl-tests: the largest size")] = None,
     factor: Annotated[
-        int | None, typer.Option("-f", "--stepfactor", min=2, help="between sizes", rich_help_panel=_NCCL)
+        int | None, typer.Option("-f", "--stepfactor", min=2, help="as nccl-tests: between sizes")
     ] = None,
     iterations: Annotated[
         int | None,
-        typer.Option("-n", "--iters", min=1, help="timed calls of each, one after the other", rich_help_panel=_NCCL),
+        typer.Option("-n", "--iters", min=1, help="as nccl-tests: timed calls of each, one after the other"),
     ] = None,
     warmup: Annotated[
-        int | None, typer.Option("-w", "--warmup_iters", min=0, help="untimed calls before", rich_help_panel=_NCCL)
+        int | None, typer.Option("-w", "--warmup_iters", min=0, help="as nccl-tests: untimed calls before")
     ] = None,
     check: Annotated[
         int | None,
-        typer.Option("-c", "--check", min=0, help="checked calls; 0: none", rich_help_panel=_NCCL),
+        typer.Option("-c", "--check", min=0, help="as nccl-tests: checked calls; 0: none"),
     ] = None,
     ranks: Ranks = "2,4,8",
     dtype: Annotated[str, typer.Option(help="element types, separated by commas")] = "float32",

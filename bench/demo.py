@@ -40,7 +40,10 @@ LEAST_ACCURACY = 0.96
 _LAST_LINE = re.compile(r"accuracy\s+([\d.]+)\s+digest\s+([0-9a-f]+)")
 
 app = typer.Typer(
-    add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # whose panels cut names of options at 80 columns
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 

@@ -54,7 +54,7 @@ _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 _PAYLOAD = 1448 / 1514
 """TCP's share of a full Ethernet frame of 1500 bytes, with timestamps."""
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 class HostsRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

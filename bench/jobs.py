@@ -32,7 +32,7 @@ JOBS = 2
 MOST = 3.0
 """The factor of ours beside a busy process is to be at most this."""
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ __all__ = ["app"]
 
 _GROUPS = tuple(dict.fromkeys(goal.group for goal in LAYERS))
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 @app.command()

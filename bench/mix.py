@@ -29,7 +29,7 @@ __all__ = ["Comparison", "MixResult", "comparisons_of", "groups_for", "markdown"
 
 SCHEMA = "pycollective-mix/1"
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -38,7 +38,7 @@ GOAL_RANKS = 64
 
 _RANK = str(Path(__file__).parent / "ranks" / "scale_rank.py")
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 @app.command()

@@ -39,7 +39,7 @@ __all__ = [
 
 SCHEMA = "pycollective-speed/1"
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 @dataclass(frozen=True)

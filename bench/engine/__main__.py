@@ -12,7 +12,7 @@ from .goals import GOALS
 from .groups import GROUPS
 from .run import measure
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 @app.command()

@@ -20,6 +20,7 @@ app = typer.Typer(
     help="Collective communication in which a topology is a dozen lines of Python.",
     invoke_without_command=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # whose panels cut names of options at 80 columns
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

@@ -61,8 +61,6 @@ def run(request: Request, wanted: Outputs) -> int:
     from rich.console import Console
 
     console = Console(quiet=wanted.for_machines)
-    if not console.is_terminal:  # keep columns instead of folding them
-        console.width = max(console.width, 140)
     with refusing("plot" if wanted.plot else ""):
         cases = _cases(request)
         tile = _tile(request.tile)
@@ -76,7 +74,8 @@ def run(request: Request, wanted: Outputs) -> int:
             console.print(_fit_report(fitted), highlight=False)
         _write(found, network, fitted, wanted)
         for name in dict.fromkeys(one.collective for one in found):
-            console.print(_table([one for one in found if one.collective == name]))
+            for table in _tables([one for one in found if one.collective == name], console.width):
+                console.print(table)
         if wanted.plot is not None:
             _plot(found, wanted.plot, console)
     return 0
@@ -264,21 +263,34 @@ def _csv(rows: list[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-def _table(found: Sequence[Simulation]) -> Any:
-    """A row per size, a column per topology."""
-    from rich import box
-    from rich.table import Table
-
+def _tables(found: Sequence[Simulation], width: int) -> list[Any]:
+    """A row per size, a column per topology; as many tables as the width needs."""
     times: dict[tuple[int, int], dict[str, float]] = {}
     for simulation in found:
         times.setdefault((simulation.ranks, simulation.nbytes), {})[simulation.topology] = simulation.seconds
-    names = list(dict.fromkeys(name for line in times.values() for name in line))
-    table = Table(
-        title=found[0].collective, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
-    )
+    parts: list[list[str]] = [[]]
+    for name in dict.fromkeys(name for line in times.values() for name in line):
+        wide = sum(max(len(one), _CELL) + 3 for one in [*parts[-1], name])
+        if parts[-1] and _FIRST_COLUMNS + wide > width:
+            parts.append([])
+        parts[-1].append(name)
+    return [_table(found[0].collective, times, names) for names in parts]
+
+
+_CELL, _FIRST_COLUMNS = 11, 20
+"""Widths of a time with its mark, and of the columns before the topologies'."""
+
+
+def _table(collective: str, times: dict[tuple[int, int], dict[str, float]], names: Sequence[str]) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=collective, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.caption, table.caption_justify = "* the fastest", "left"
-    for column in ("ranks", "size", *names):
+    for column in ("ranks", "size"):
         table.add_column(column, justify="right", no_wrap=True)
+    for name in names:
+        table.add_column(name, justify="right", overflow="fold", min_width=_CELL)
     keys = sorted(times)
     for at, key in enumerate(keys):
         least = min(times[key].values()) * (1 + 1e-9)

@@ -217,12 +217,13 @@ def _table(rows: list[Row]) -> Any:
     from rich.table import Table
 
     caption = "order: the weakest found; steps, waits and scratch cells: of the schedule with most steps"
-    table = Table(header_style="bold", box=None, pad_edge=False, caption=caption, caption_justify="left")
-    for column in ("topology", "collective", "ranks", "hosts", "proved", "order"):
+    table = Table(header_style="bold", box=None, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
+    table.add_column("topology", overflow="fold")
+    for column in ("collective", "ranks", "hosts", "proved", "order"):
         table.add_column(column, no_wrap=True)
     for column in ("steps", "waits", "cells", "ms"):
-        table.add_column(column, justify="right")
-    table.add_column("")
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
     for row in rows:
         most = row.largest
         table.add_row(

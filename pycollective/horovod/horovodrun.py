@@ -29,7 +29,10 @@ _FORWARDED = ("HOROVOD_", "PYCOLLECTIVE_", "PATH", "PYTHONPATH", "LD_LIBRARY_PAT
 """Prefixes of the variables that mpirun passes to other hosts."""
 
 app = typer.Typer(
-    add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # whose panels cut names of options at 80 columns
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 

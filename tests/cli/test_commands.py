@@ -218,7 +218,7 @@ def test_doctor_reports_why_there_is_no_gpu_path(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "pycollective._cuda", None)
     path = next(f for f in doctor.examine() if f.name == "GPU path")
     assert path.ok is None
-    assert "nvcc" in path.why and "reinstall" in path.why
+    assert "nvcc" in path.why and "pip install" in path.why
     with pytest.raises(CommunicatorError) as raised:
         runtime.load()
     assert path.why in str(raised.value)
@@ -275,8 +275,8 @@ def test_bench_is_attached() -> None:
 
 
 def test_help_says_what_is_meant_where_nothing_is_given() -> None:
-    assert "one per core" in re.sub(r"[│\s]+", " ", pycollective("run", "--help").stdout)
-    assert "all it has" in pycollective("verify", "--help").stdout
+    assert "one per core" in re.sub(r"\s+", " ", pycollective("run", "--help").stdout)
+    assert "all it has" in re.sub(r"\s+", " ", pycollective("verify", "--help").stdout)
 
 
 def test_no_arguments_show_help() -> None:
