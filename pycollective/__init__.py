@@ -26,6 +26,7 @@ from pycollective.errors import (
     TopologyError,
     VerificationError,
 )
+from pycollective.names import NoAttribute, meant
 
 if TYPE_CHECKING:
     from pycollective import optim as optim
@@ -127,9 +128,15 @@ def __getattr__(name: str) -> Any:
     elif name == "__version__":
         value = _version()
     else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise NoAttribute(f"module {__name__!r}", name, lambda: _meant(name))
     globals()[name] = value
     return value
+
+
+def _meant(name: str) -> str:
+    from pycollective.schedule.collectives import ELSEWHERE
+
+    return meant(name, __all__, ELSEWHERE)
 
 
 def _version() -> str:

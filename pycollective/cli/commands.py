@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import importlib.util
 import sys
@@ -14,6 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from pycollective.errors import Error
+from pycollective.names import meant
 
 # click's, wherever this version of typer includes it
 UsageError: Any = typer.BadParameter.__bases__[0]
@@ -60,9 +60,7 @@ def choose(name: str, known: Collection[str], kind: str) -> str:
     """
     if name in known:
         return name
-    near = difflib.get_close_matches(name, known, n=1)
-    meant = f"; did you mean {near[0]}?" if near else ""
-    raise ValueError(f"no {kind} is called {name[:80]!r}{meant} (there are {', '.join(known)})")
+    raise ValueError(f"no {kind} is called {name[:80]!r}{meant(name, known)} (there are {', '.join(known)})")
 
 
 def with_values(args: Sequence[str], options: Collection[str] = OPTIONAL) -> list[str]:

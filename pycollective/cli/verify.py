@@ -99,9 +99,8 @@ def verify(
     for text in dict.fromkeys(_left_out(row) for row in rows if row.left_out):
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     total, seconds = sum(row.schedules for row in rows), sum(row.seconds for row in rows)
-    console.print(
-        f"{total} schedules proved in {seconds:.1f} s" + (f", {len(wrong)} collectives wrong" if wrong else "")
-    )
+    proved = f"{total} schedules proved in {seconds:.1f} s" if total or not wrong else "nothing was proved"
+    console.print(proved + (f"; {len(wrong)} of {len(rows)} collectives failed" if wrong else ""))
     outputs.write_json(json, "pycollective-verification/1", {"rows": [_plain(row) for row in rows]})
     if plot is not None:
         _plot(rows, plot)

@@ -20,7 +20,8 @@ from pycollective.comm.explain import Explanation, explain
 from pycollective.comm.handle import Handle
 from pycollective.comm.nonblocking import Nonblocking
 from pycollective.comm.objects import ObjectExchange, on_root, root_number
-from pycollective.schedule.collectives import CALLS
+from pycollective.names import NoAttribute, meant
+from pycollective.schedule.collectives import CALLS, ELSEWHERE
 
 if TYPE_CHECKING:
     from pycollective.typing import T
@@ -74,6 +75,12 @@ class Communicator(Nonblocking):
 
     def __repr__(self) -> str:
         return f"<Communicator {self.name!r}: rank {self.rank} of {self.size}>"
+
+    if not TYPE_CHECKING:  # for which it would have every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            public = [one for one in dir(type(self)) if not one.startswith("_")]
+            raise NoAttribute("'Communicator' object", name, lambda: meant(name, [*public, "rank", "size"], ELSEWHERE))
 
     # -- objects -------------------------------------------------------------------------------------------------------
 

@@ -191,6 +191,11 @@ def _has(places: Places, rank: int, root: int) -> bool:
 
 
 # fmt: off
+ELSEWHERE = {
+    "bcast": "broadcast", "ibcast": "ibroadcast", "getrank": "rank", "getsize": "size", "commsplit": "split",
+    "allgatherintotensor": "allgather", "reducescattertensor": "reduce_scatter", "alltoallsingle": "alltoall",
+}
+"""Names of MPI and torch.distributed that differ in more than case and underscores, without these, and ours."""
 CALLS: dict[str, Collective] = {row.name: row for row in (
     Collective("allreduce", reduces=True, in_place="windows", halves=("reduce_scatter", "allgather")),
     Collective("broadcast", input="root", rooted=True, single_buffer=True),

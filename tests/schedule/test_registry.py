@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pycollective.errors import TopologyError
+from pycollective.errors import ProgramError, TopologyError
 from pycollective.schedule import (
     COLLECTIVES,
     Placement,
@@ -398,6 +398,29 @@ def test_mistakes_of_a_topologys_author_are_named() -> None:
 
     with pytest.raises(TopologyError, match=r"Initialized: parameters are annotated fields .*, no __init__"):
         topology("initialized")(Initialized)
+
+    class Rootless:
+        def broadcast(self, p: Program) -> None: ...
+
+    class More:
+        def allreduce(self, p: Program, more: int) -> None: ...
+
+    class Defaults(Ring):
+        def allreduce(self, p: Program, more: int = 0) -> None: ...
+        def allreduce_small(p) -> None: ...  # type: ignore[override,no-untyped-def,misc]
+
+    for wrong, words in (
+        (Rootless, r"Rootless.broadcast takes \(self, p, root\), not \(self, p"),
+        (More, r"test_registry.py:\d+: .*More.allreduce takes \(self, p\), not \(self, p: .*, more: "),
+        (Defaults, r"Defaults.allreduce_small takes \(self, p\), not \(p\)"),
+    ):
+        with pytest.raises(ProgramError, match=words):
+            topology("wrong")(wrong)
+    with pytest.raises(TopologyError, match=r"multiple_of\('widht'\) .*; did you mean width\? \(it has width\)"):
+
+        @topology("torus", ranks=multiple_of("widht"))
+        class Torus(Ring):
+            width: int = 2
 
 
 def test_hosts_have_ranks() -> None:

@@ -9,9 +9,17 @@ from pycollective import checks
 from pycollective.comm.arguments.function_digest import digest_of
 from pycollective.dtypes import DTYPES, OPERATORS
 from pycollective.errors import Error
+from pycollective.names import meant
 
 NAMES = tuple(OPERATORS)
 """sum, avg, prod, ..."""
+_ELSEWHERE = {"mean": "avg", "average": "avg", "add": "sum", "product": "prod", "mul": "prod", "multiply": "prod"} | {
+    "maximum": "max",
+    "minimum": "min",
+    "bitwiseand": "band",
+    "bitwiseor": "bor",
+    "bitwisexor": "bxor",
+}
 CUSTOM = len(NAMES)
 """The core's number for a user-defined operator."""
 
@@ -122,7 +130,8 @@ def number_of(operator: str) -> int:
         ValueError: no operator of that name.
     """
     if operator not in NAMES:
-        raise ValueError(f"no operator is called {operator!r}; there are {', '.join(NAMES)} and pycollective.op(fn)")
+        there = f"there are {', '.join(NAMES)} and pycollective.op(fn)"
+        raise ValueError(f"no operator is called {operator!r}{meant(operator, NAMES, _ELSEWHERE)} ({there})")
     return NAMES.index(operator)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 from pycollective import checks
 from pycollective.errors import TopologyError
+from pycollective.names import meant
 
 _SEARCH = 4096
 """Search range for the nearest supported counts."""
@@ -36,6 +37,16 @@ class Multiple:
     def words(self, topology: Any) -> str:
         name = f" ({self.of})" if isinstance(self.of, str) else ""
         return f"a multiple of {self._number(topology)} ranks{name}"
+
+    def check(self, name: str, cls: type) -> None:
+        """Raise TopologyError if the class of the topology `name` has no such parameter."""
+        parameters = [field.name for field in fields(cls)]
+        if isinstance(self.of, str) and self.of not in parameters:
+            there = f"it has {', '.join(parameters)}" if parameters else "it has none"
+            raise TopologyError(
+                f"topology {name!r}: multiple_of({self.of!r}) names none of its parameters"
+                f"{meant(self.of, parameters)} ({there})"
+            )
 
     def _number(self, topology: Any) -> int:
         if isinstance(self.of, int):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import importlib
+import inspect
 import pkgutil
 import re
 import sys
@@ -13,13 +13,15 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Literal, TypeVar
 
 from pycollective import checks, notebook
-from pycollective.errors import TopologyError
+from pycollective.errors import ProgramError, TopologyError
+from pycollective.names import meant
 from pycollective.schedule.collectives import COLLECTIVES
 from pycollective.schedule.language import user_files
-from pycollective.schedule.language.rank_counts import RankCounts, declared, refusal
+from pycollective.schedule.language.rank_counts import Multiple, RankCounts, declared, refusal
 
 KiB = 1024
 """Bytes."""
@@ -108,7 +110,11 @@ def topology(
         collectives = tuple(collective for collective in COLLECTIVES if callable(getattr(cls, collective, None)))
         if not collectives:
             raise TopologyError(f"topology {name!r} has none of the collectives {', '.join(COLLECTIVES)}")
+        for collective in collectives:
+            _check_parameters(cls, collective)
         made = _as_dataclass(cls)
+        if isinstance(counts, Multiple):
+            counts.check(name, made)
         if not hasattr(made, "_repr_html_"):
             made._repr_html_ = _shown_in_notebooks  # type: ignore[attr-defined]
         if not cls.__module__.startswith(_OWN):
@@ -124,6 +130,24 @@ def topology(
         return made
 
     return register
+
+
+def _check_parameters(cls: type, collective: str) -> None:
+    """Refuse a method that cannot be called with a program, and a root if the collective has one."""
+    wanted = ["self", "p", *(["root"] if COLLECTIVES[collective].rooted else [])]
+    for name in (collective, f"{collective}_small"):
+        method = inspect.getattr_static(cls, name, None)
+        if not isinstance(method, FunctionType):
+            continue
+        signature = inspect.signature(method)
+        try:
+            signature.bind(*wanted)
+        except TypeError:
+            code = method.__code__
+            raise ProgramError(
+                f"{code.co_filename}:{code.co_firstlineno}: {cls.__qualname__}.{name} takes ({', '.join(wanted)}), "
+                f"not {signature}"
+            ) from None
 
 
 def _as_dataclass(cls: type[_T]) -> type[_T]:
@@ -329,9 +353,8 @@ def _find(name: str) -> TopologyInfo:
         _load_own()
     if name in _registered:
         return _registered[name]
-    near = difflib.get_close_matches(name, list(_registered), n=3, cutoff=0.4)
-    meant = f"; did you mean {' or '.join(near)}?" if near else ""
-    raise TopologyError(f"no topology is called {name!r:.80}{meant} (there are {', '.join(sorted(_registered))})")
+    there = ", ".join(sorted(_registered))
+    raise TopologyError(f"no topology is called {name!r:.80}{meant(name, _registered)} (there are {there})")
 
 
 def _load_own() -> None:

@@ -129,7 +129,7 @@ def test_invalid_operators() -> None:
         pycollective.op(lambda a, b, c: a)  # type: ignore[arg-type,misc]
     with pytest.raises(TypeError, match="Python function of two elements"):
         pycollective.op(max)
-    refused(np.ones((2, 5)), "sun", ValueError, "no operator is called 'sun'; there are sum, avg")
+    refused(np.ones((2, 5)), "sun", ValueError, "no operator is called 'sun'; did you mean sum")
     refused(np.ones((2, 5)), max, TypeError, "op must be a name or pycollective.op")
 
 

@@ -1,0 +1,40 @@
+"""The nearest of the known names, for messages about one that is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+
+def meant(name: str, known: Iterable[str], elsewhere: Mapping[str, str] | None = None) -> str:
+    """`; did you mean allreduce?` for "Allreduce", "all_reduce" or "allrduce"; "" if no known name is near.
+
+    Args:
+        elsewhere: names of other libraries, in lower case and without underscores, and what they are called here.
+    """
+    import difflib  # init() does not load it
+
+    names = {_plain(one): one for one in known}
+    given = _plain(name)
+    found = names.get(given) or names.get(_plain((elsewhere or {}).get(given, name)))
+    near = [found] if found else [names[one] for one in difflib.get_close_matches(given, names, n=2, cutoff=0.6)]
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+class NoAttribute(AttributeError):
+    """An attribute that does not exist. Its message is made when it is read: most are only probed, as by hasattr.
+
+    Args:
+        owner: what lacks it, for the message. hint: makes the end of the message.
+    """
+
+    def __init__(self, owner: str, name: str, hint: Callable[[], str]) -> None:
+        super().__init__(name=name, obj=None)
+        self._owner, self._unknown, self._hint = owner, name, hint
+
+    def __str__(self) -> str:
+        hint = "" if self._unknown.startswith("_") else self._hint()
+        return f"{self._owner} has no attribute {self._unknown!r}{hint}"
