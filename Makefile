@@ -110,7 +110,7 @@ wheels: $(VENV)/.wheels ## an sdist and wheels for every CPython of this machine
 	@PIP_CONSTRAINT= PATH="$(abspath $(BIN)):$$PATH" $(WHEELS_PYTHON) tools/wheels/make_wheels.py --out dist --for "$(WHEELS)" --tests $(filter-out tests/frameworks/torch/%,$(QUICK)) \
 	  tests/comm/collectives/test_kernels.py tests/docs/test_docs.py::test_block_runs $(ARGS)
 
-gpu-carry: ## what a machine with a GPU and without network needs, in build/gpu-carry: docs/first-gpu-run.md
+gpu-carry: ## what a machine with a GPU and without network needs, in build/gpu-carry: docs/gpu.md
 	bench/gpu/prepare.sh $(ARGS)
 
 asan: $(VENV)/.installed ## native and close-to-core tests under the address and undefined-behavior sanitizers
@@ -141,7 +141,7 @@ test-cuda: $(VENV)/.cuda ## operators of one's own for GPU arrays, compiled and 
 test-ray: $(VENV)/.ray ## RayExecutor on a Ray cluster of two nodes, with Ray from PyPI
 	$(RAY) -I -c "import ray, torch" # or the tests would skip what is missing
 	RAY_USAGE_STATS_ENABLED=0 $(RAY) -I -m pytest tests/frameworks/ray $(ARGS) # one process: its tests share the cluster
-	RAY_USAGE_STATS_ENABLED=0 $(RAY) -I -m pytest tests/docs/test_docs.py -k ray.md $(ARGS)
+	RAY_USAGE_STATS_ENABLED=0 $(RAY) -I -m pytest tests/docs/test_docs.py -k ray $(ARGS)
 
 # Over shared memory, ranks without an edge between them are told of different calls too late for that test.
 test-ucx: $(VENV)/.installed $(VENV)/.torch ## the tests between hosts, over UCX instead of TCP
@@ -150,7 +150,7 @@ test-ucx: $(VENV)/.installed $(VENV)/.torch ## the tests between hosts, over UCX
 	PYCOLLECTIVE_LINK=ucx-shm $(BIN)/pytest -n $(JOBS) --dist loadfile tests/comm/hosts/test_virtual_hosts.py \
 	  $(addprefix tests/hosts/test_,$(addsuffix .py,bits shrink launchers)) -k "not without_an_edge" $(ARGS)
 
-test-recipes: $(VENV)/.recipes ## docs/recipes.md and the launcher, with accelerate, Lightning and transformers from PyPI
+test-recipes: $(VENV)/.recipes ## docs/torch-distributed.md and the launcher, with accelerate, Lightning and transformers from PyPI
 	$(RECIPES) -c "import accelerate, lightning, transformers" # or the tests would skip what is missing
 	$(OUTER_MPI) $(RECIPES) -I -m pytest tests/docs/test_docs.py tests/frameworks/torch/distributed/test_own_launcher.py -k "recipes or accelerate or lightning" $(ARGS)
 
@@ -170,12 +170,14 @@ bench: $(VENV)/.installed $(VENV)/.torch ## the sweep (ARGS="--help" lists the o
 	$(BIN)/pycollective bench $(ARGS)
 	$(BIN)/pytest bench
 
-lint: $(VENV)/.installed $(VENV)/.lint ## ruff, mypy, pyright, clang-format, imports and includes, and the stubs
+lint: $(VENV)/.installed $(VENV)/.lint ## ruff, mypy, pyright, clang-format, shellcheck, hadolint, imports and includes, and the stubs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	find csrc tests -name '*.h' -o -name '*.cpp' -o -name '*.cu' | xargs $(BIN)/clang-format --dry-run -Werror
+	$(BIN)/shellcheck --severity=warning .ci/run bench/gpu/*.sh examples/cluster/job.sbatch
+	$(BIN)/hadolint examples/cluster/Dockerfile
 	$(BIN)/python tools/checks/imports.py
 	$(BIN)/python tools/checks/includes.py
 	$(BIN)/python tools/checks/collectives.py

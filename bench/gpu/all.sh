@@ -22,7 +22,7 @@
 # PYTHONPATH is kept. The exit status is 0 if every step succeeded. Later steps run even if a step fails, except after
 # the installation and the canary.
 set -uo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 
 SECONDS=0
 LIMIT=${LIMIT:-470}

@@ -13,7 +13,7 @@ batch; see docs/large-batch.md:
 
     optimizer = DistributedOptimizer(params, lamb, lr=0.01)     # or lars, larc, novograd
 
-Without a sum over all ranks, by averaging parameters with neighbours (see docs/gossip.md):
+Without a sum over all ranks, by averaging parameters with neighbours (see docs/communicator.md):
 
     sgd = GossipSGD(params, graphs.one_peer, lr=0.1, momentum=0.9)
 

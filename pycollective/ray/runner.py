@@ -18,7 +18,7 @@ __all__ = ["MiniSettings", "RayExecutor"]
 class RayExecutor:
     """Ranks as actors of the Ray cluster to which this process is connected (`ray.init`).
 
-    Static, with `num_workers` or `num_hosts`, or elastic, with `min_workers`. See docs/ray.md.
+    Static, with `num_workers` or `num_hosts`, or elastic, with `min_workers`. See docs/from-horovod.md.
 
     Args:
         settings: from `create_settings`.

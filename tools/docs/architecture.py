@@ -1,4 +1,4 @@
-"""The generated lists of docs/architecture.md: what each package may import, the paths of two calls, and extensions.
+"""The generated lists of docs/architecture.md: what each package may import, two calls, extensions, and all files.
 
 `python tools/docs/make_docs.py docs` writes them between the marks `<!-- begin NAME -->` and `<!-- end NAME -->`;
 tests/house/test_docs.py compares the page with the code. Every file and every function that is named must exist.
@@ -83,6 +83,35 @@ EXTENSIONS = {
     "a command": "one file in `pycollective/cli/`, and its line in `pycollective/cli/main.py`",
 }
 
+CPP = {
+    "base": "settings, errors, arithmetic that is checked",
+    "base/cuda": "CUDA's devices, driver functions and errors; freeing device memory without a wait",
+    "dtype": "element types, operators and the kernels of each instruction set",
+    "schedule": "the tables that the executor reads, and how arrays are cut",
+    "window": "kinds of shared memory",
+    "executor": "runs schedules; what a call announces, waits for and copies",
+    "executor/cpu": "the executor among processes and threads of a host",
+    "executor/cpu/hosts": "what ranks on several hosts add: ranks elsewhere, control messages, heartbeats",
+    "executor/cuda": "the same on a GPU: the host's side, which launches kernels",
+    "executor/cuda/kernels": "the kernels and their selection; how a block waits, communicates and reduces",
+    "executor/cuda/kernels/instantiations": "the kernels of each group of element types, compiled separately",
+    "executor/cuda/custom": "user-defined operators, linked with the kernels at run time",
+    "link": "messages between ranks on different hosts",
+    "rail": "NCCL, between hosts",
+    "progress": "the threads that drive nonblocking calls",
+    "engine": "named operations, submitted in any order: fused, and run in the background",
+    "engine/negotiation": "which operations all ranks run next: over shared memory (board) or messages (agreement)",
+    "bindings": "what Python sees of it: the module and one file for each class",
+    "bindings/arrays": "NumPy arrays and DLPack exports, and the checks of a call's arrays",
+    "bindings/calls": "a communicator's calls: blocking, nonblocking, or of a fixed signature",
+    "bindings/engine": "the engine's operations and their results",
+    "bindings/cuda": "what Python sees of the GPU side",
+    "frameworks": "what those of several frameworks share",
+    "frameworks/jax": "handlers of XLA's custom calls, for JAX",
+    "frameworks/tensorflow": "operations of TensorFlow's graphs",
+}
+"""The folders of C++, of which each, with its subfolders, uses only those above it."""
+
 
 def lists() -> dict[str, str]:
     """The generated lists by name.
@@ -95,6 +124,7 @@ def lists() -> dict[str, str]:
         "call": "\n".join(_steps(CALL)),
         "gradient": "\n".join(_steps(GRADIENT)),
         "extensions": "\n".join(_extensions()),
+        "files": "\n".join(_files()),
     }
 
 
@@ -167,3 +197,16 @@ def _extensions() -> Iterator[str]:
             if not (ROOT / name).exists():
                 raise ValueError(f"to add {what}: there is no {name}")
         yield f"| {what} | {touch} |"
+
+
+def _files() -> Iterator[str]:
+    """Every Python module by what it is for, every folder of C++ by its files."""
+    for folder in sorted((ROOT / PACKAGE).rglob("__init__.py")):
+        place = folder.parent
+        yield f"### {place.relative_to(ROOT)}\n\n{purpose(folder)}\n"
+        modules = [file for file in sorted(place.glob("*.py")) if file != folder]
+        yield from [f"- `{file.name}`: {purpose(file)}" for file in modules] + [""] * bool(modules)
+    yield "### csrc\n\nThe folders of C++, of which each, with its subfolders, uses only those above it.\n"
+    for part, holds in CPP.items():
+        names = sorted({file.stem for file in (ROOT / "csrc" / part).glob("*.[ch]*")})
+        yield f"- `{part}`: {holds} ({', '.join(names)})"
