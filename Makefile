@@ -50,7 +50,7 @@ MAKEFLAGS += -j2
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective bench -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help install environments demo test integration durations mutants stress nightly quick test-frameworks test-old-frameworks test-cuda test-ray test-ucx test-recipes versions newest wheels \
+.PHONY: help install environments demo test integration durations mutants stress nightly release quick test-frameworks test-old-frameworks test-cuda test-ray test-ucx test-recipes versions newest wheels \
   notebook course site asan faults fuzz dev bench lint stubs sass gpu-carry docs clean distclean
 
 help: ## this list
@@ -81,6 +81,9 @@ stress: $(VENV)/.installed $(VENV)/.torch ## the tests many times beside busy pr
 
 nightly: ## the long checks, recorded in tests/nightly.json: mutants, trials, sanitizers, versions, wheels, an hour of fuzz (ARGS="asan")
 	env -u MAKEFLAGS -u ARGS $(PYTHON) tools/nightly.py $(ARGS)
+
+release: ## all tiers, then a commit and a tag with the changelog's notes, and wheels in dist (VERSION=0.2.0, ARGS=--dry-run)
+	env -u MAKEFLAGS -u ARGS $(PYTHON) tools/release.py $(or $(VERSION),$(error VERSION=0.2.0 or the like)) $(ARGS)
 
 # A part of each layer: the language, every collective and its bits, messages, mismatches, the engine, hvd, SGD.
 QUICK := $(addprefix tests/,schedule/test_compiler.py schedule/test_verifier.py comm/test_settings_table.py \

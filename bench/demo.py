@@ -29,7 +29,7 @@ from .ranks.session import Session
 from .report.live import LiveTable, can_redraw
 from .report.plot import plot_rows
 from .report.table import pivot_table
-from .result import to_json
+from .result import available_cores, to_json
 from .workload.plan import NAMES, Budget, Options, Plan, short_options
 
 __all__ = ["demo"]
@@ -110,6 +110,8 @@ def _train_all(console: Console, example: Path, epochs: int, synthetic: bool) ->
     by = "mpirun" if find_launcher().program else "pycollective run"
     data = "noisy patterns" if synthetic else "handwritten digits"
     console.print(f"\n[bold]Data-parallel SGD on {data}, {by} -np {RANKS}[/]")
+    if available_cores() < RANKS:
+        console.print(f"{RANKS} ranks share {available_cores()} cores: each waits while others run", style="dim")
     done: list[Training] = []
     with Live(console=console, auto_refresh=False) as live:
         for topology in TOPOLOGIES:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..peers import MPIS, mpi_of
@@ -17,6 +19,18 @@ from .world import first_rank, open_world, ranks_started
 __all__ = ["Session", "Watcher", "run_plans", "worlds"]
 
 Watcher = Callable[[dict[str, Any]], None]
+
+
+def busy_cores(seconds: float = 0.2) -> float:
+    """How many cores are in use now. The load average would count what has just ended, such as a compilation."""
+
+    def used() -> float:
+        user, nice, system, _, _, *interrupts = map(int, Path("/proc/stat").read_text().split()[1:9])
+        return (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
+
+    before = used()
+    time.sleep(seconds)
+    return (used() - before) / seconds
 
 
 class Session:
@@ -35,6 +49,7 @@ class Session:
         self._yields: dict[str, str] = {}
         self._launcher = ""
         self._load = os.getloadavg()[0]
+        self._busy = busy_cores()
 
     def take(self, event: dict[str, Any]) -> None:
         """Process one event of a world, and pass it to the watcher."""
@@ -54,8 +69,9 @@ class Session:
 
     def begin(self, launcher: Launcher) -> None:
         """Before a world that this launcher will start."""
-        if not self._launcher and self._load > available_cores() / 2:
-            self.take({"kind": "note", "text": f"this machine is busy (load {self._load:.1f}): figures will be off"})
+        if not self._launcher and self._busy > available_cores() / 2:
+            text = f"this machine is busy (others use {self._busy:.1f} cores): figures will be off"
+            self.take({"kind": "note", "text": text})
         self._launcher = launcher.kind
         if launcher.note:
             self.take({"kind": "note", "text": launcher.note})

@@ -1,4 +1,4 @@
-"""The interface of `horovod.ray`: ranks as actors of a Ray cluster. See docs/from-horovod.md. Needs Ray (the extra `ray`)."""
+"""The interface of `horovod.ray`: ranks as actors of a Ray cluster. See docs/from-horovod.md. Needs the extra `ray`."""
 
 from __future__ import annotations
 

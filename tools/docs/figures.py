@@ -60,12 +60,17 @@ def topologies() -> Any:
     schedules = [compile(name, "allreduce", RANKS, placement=Placement.WINDOW) for name in names]
     ends = [1 + max(max(lane, default=0) for lane in step_times(schedule)) for schedule in schedules]
     for column, (name, schedule) in enumerate(zip(names, schedules, strict=True)):
-        left = 0.022 + 0.246 * column
+        left = 0.04 + 0.242 * column
         graph = figure.add_axes((left, 0.37, 0.225, 0.53))
         lanes = figure.add_axes((left, 0.095, 0.225, 0.24))
         figure.text(left + 0.1125, 0.945, name, ha="center", fontsize=17, fontweight="bold", color=INK)
         (_draw_trees if name == "tree" else _draw_graph)(graph, schedule)
         _draw_lanes(lanes, schedule, max(ends))
+        if column == 0:
+            lanes.set_yticks(
+                range(RANKS), [f"rank {rank}" if rank == 0 else str(rank) for rank in range(RANKS)], fontsize=9
+            )
+            lanes.tick_params(length=0, labelcolor=INK)
         lanes.set_xlabel(f"{ends[column]} steps" if ends[column] > 1 else "1 step", fontsize=11, color=INK)
     key = figure.add_axes((0.3, 0.0, 0.4, 0.045))
     for x, colour, text in ((0.12, REDUCE, "read to reduce"), (0.6, COPY, "copied")):

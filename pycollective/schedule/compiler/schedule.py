@@ -93,11 +93,16 @@ class Schedule:
     @property
     def title(self) -> str:
         """A description: "ring allreduce, 4 ranks, STAGED"; with hosts "4 ranks on 2 hosts"."""
+        return f"{self.heading}, {self.placement.name}"
+
+    @property
+    def heading(self) -> str:
+        """`title` without the placement: "ring allreduce, 4 ranks"."""
         name = f"{self.topology or 'program'} {self.collective}{' (small)' if self.small else ''}"
         ranks = f"{self.size} rank{'s' if self.size > 1 else ''}"
         ranks += f" on {max(self.hosts) + 1} hosts" if self.hosts else ""
         root = "" if self.root is None else f", root {self.root}"
-        return f"{name}, {ranks}{root}, {self.placement.name}"
+        return f"{name}, {ranks}{root}"
 
     def _repr_svg_(self) -> str | None:
         return notebook.picture(self)

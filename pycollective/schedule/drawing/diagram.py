@@ -78,7 +78,7 @@ def figure(schedule: Schedule) -> Any:
     for rank, mine in enumerate(schedule.ranks):
         for step, time in zip(mine.steps, times[rank], strict=True):
             _draw_step(axes, time, rank, step, schedule.chunks)
-    picture.suptitle(schedule.title, x=0.01, ha="left", fontsize=11, fontweight="bold", color=_INK)
+    picture.suptitle(schedule.heading, x=0.01, ha="left", fontsize=11, fontweight="bold", color=_INK)
     _draw_legend(picture, schedule)
     if schedule.chunks > _LISTED:
         _draw_chunk_bar(picture, axes, schedule.chunks)

@@ -42,7 +42,7 @@ def schedule_table(schedule: Schedule) -> str | None:
         for rank, mine in enumerate(schedule.ranks)
         for number, step in enumerate(mine.steps, 1)
     ]
-    return _cut(rows, ("rank", "step", "does", "after steps"), schedule.title)
+    return _cut(rows, ("rank", "step", "does", "after steps"), schedule.heading)
 
 
 @notebook.html.register

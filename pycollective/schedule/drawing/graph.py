@@ -47,7 +47,7 @@ def figure(schedule: Schedule) -> Any:
     for (giver, taker), count in sorted(moved.items(), key=lambda item: item[1]):
         draw_arrow(axes, places[giver], places[taker], width(count), crowded)
     draw_ranks(axes, places, bold=schedule.root)
-    picture.suptitle(schedule.title, x=0.02, ha="left", fontsize=11, fontweight="bold", color=INK)
+    picture.suptitle(schedule.heading, x=0.02, ha="left", fontsize=11, fontweight="bold", color=INK)
     _draw_legend(picture, moved, schedule.chunks, width)
     return picture
 

@@ -14,7 +14,7 @@ import pytest
 
 from pycollective.bench.ranks import launch
 from pycollective.bench.ranks.launch import Launcher, busy_neighbours, find_launcher
-from pycollective.bench.ranks.session import Session, worlds
+from pycollective.bench.ranks.session import Session, busy_cores, worlds
 from pycollective.bench.workload.plan import Options, Plan
 
 VERSIONS = {"openmpi": "mpirun (Open MPI) 5.0.11", "impi": "Intel(R) MPI Library for Linux* OS, Version 2021.18"}
@@ -73,6 +73,16 @@ def test_every_mpi_has_a_world_and_the_other_peers_are_in_the_first() -> None:
     assert [plan.wanted for plan in worlds(with_oneccl)] == [("openmpi", "gloo"), ("oneccl", "impi")]
     assert [plan.wanted for plan in worlds(Plan(peers=("oneccl", "gloo")))] == [("oneccl", "gloo")]
     assert [plan.wanted for plan in worlds(Plan(peers=()))] == [()]
+
+
+def test_cores_that_others_use_are_measured_now() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert busy_cores(0.5) > 0.2  # it may share its core
+        other.kill()
 
 
 def alive(pid: int) -> bool:
