@@ -16,8 +16,8 @@ def meant(name: str, known: Iterable[str], elsewhere: Mapping[str, str] | None =
     names = {_plain(one): one for one in known}
     given = _plain(name)
     found = names.get(given) or names.get(_plain((elsewhere or {}).get(given, name)))
-    near = [found] if found else [names[one] for one in difflib.get_close_matches(given, names, n=2, cutoff=0.6)]
-    return f"; did you mean {' or '.join(near)}?" if near else ""
+    near = found or next((names[one] for one in difflib.get_close_matches(given, names, n=1)), "")
+    return f"; did you mean {near}?" if near else ""
 
 
 def _plain(name: str) -> str:

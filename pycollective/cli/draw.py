@@ -11,10 +11,10 @@ from typing import Any
 from pycollective.cli import outputs, selection
 from pycollective.cli.commands import refusing
 from pycollective.errors import Error, TopologyError
-from pycollective.schedule import Placement, Schedule, compile, drawing, label
+from pycollective.schedule import Schedule, drawing, label
 from pycollective.schedule.compiler.steps import IN, OUT, Source, Target
 from pycollective.schedule.drawing import graph as graphs
-from pycollective.schedule.language.hosts import equal_shares
+from pycollective.schedule.drawing.compiled import compiled
 
 DEFAULT = Path("topology.png")
 
@@ -28,7 +28,7 @@ class Picture:
     root: int
     small: bool
     graph: bool
-    hosts: int
+    hosts: int | None
 
 
 def draw(
@@ -39,8 +39,6 @@ def draw(
     plot: Path | None,
 ) -> int:
     """The command: draw collectives of topologies. Exits with 2 on invalid requests.
-
-    They are compiled for window arrays or, with several hosts, for others.
 
     Args:
         positional, named: the topologies.
@@ -115,10 +113,8 @@ def _place(end: Source | Target) -> dict[str, Any]:
 
 
 def _compiled(instance: object, collective: str, ranks: int, picture: Picture) -> Schedule:
-    hosts = equal_shares(ranks, picture.hosts)
-    placement = Placement.WINDOW if picture.hosts == 1 else Placement.STAGED
     try:
-        return compile(instance, collective, ranks, picture.root, placement, picture.small, hosts)
+        return compiled(instance, collective, ranks, picture.root, picture.small, picture.hosts)
     except (Error, ValueError):
         raise
     except Exception as error:  # a user's topology may raise anything

@@ -63,7 +63,10 @@ def draw(
     root: Root = 0,
     small: Annotated[bool, typer.Option("--small", help="the variant for small messages")] = False,
     graph: Annotated[bool, typer.Option("--graph", help="only the communication graph, without time")] = False,
-    hosts: Annotated[int, typer.Option(help="number of hosts, with equal shares of the ranks")] = 1,
+    hosts: Annotated[
+        int | None,
+        typer.Option(help="number of hosts, with equal shares of the ranks", show_default="1; 2 if it looks at hosts"),
+    ] = None,
     mix: Annotated[
         list[str] | None,
         typer.Option(

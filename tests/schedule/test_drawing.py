@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from pycollective.schedule import Placement, compile, names
 from pycollective.schedule.drawing import graph
 from pycollective.schedule.drawing.colours import chunk_colour
+from pycollective.schedule.drawing.compiled import compiled
 from pycollective.schedule.drawing.diagram import Arrow, arrows, draw, figure, step_times
 
 
@@ -36,7 +38,7 @@ def test_every_topology_has_a_picture(topology: str) -> None:
         assert (axes.get_xlabel(), axes.get_ylabel()) == ("time in steps", "rank")
         halos = [line for line in axes.lines if line.get_alpha() == 0.25]
         assert len(halos) == sum(step.complete for mine in schedule.ranks for step in mine.steps)
-        assert len(axes.texts) == len(arrows(schedule, step_times(schedule)))
+        assert sum(not text.get_text() for text in axes.texts) == len(arrows(schedule, step_times(schedule)))
 
 
 def test_steps_start_as_soon_as_their_waits_allow() -> None:
@@ -93,17 +95,35 @@ def test_every_chunk_has_its_own_color(chunks: int) -> None:
 
 
 @pytest.mark.parametrize(("topology", "collective", "ranks"), [("ring", "allreduce", 16), ("direct", "alltoall", 8)])
-def test_the_legend_has_every_chunk(topology: str, collective: str, ranks: int) -> None:
+def test_every_step_shows_its_chunk(topology: str, collective: str, ranks: int) -> None:
     pytest.importorskip("matplotlib")
     schedule = compile(topology, collective, ranks, placement=Placement.WINDOW)
     picture = figure(schedule)
-    listed = [text.get_text() for text in picture.legends[0].get_texts() if text.get_text().startswith("chunk")]
-    if schedule.chunks <= 24:
-        assert listed == [f"chunk {chunk}" for chunk in range(schedule.chunks)]
-    else:
-        _, bar = picture.axes
-        assert bar.get_ylabel() == "chunk"
-        assert bar.get_ylim() == (schedule.chunks - 0.5, -0.5)
+    (axes,) = picture.axes
+    shown = sorted((text.get_position(), text.get_text()) for text in axes.texts if text.get_text())
+    times = step_times(schedule)
+    steps = [(times[rank][at], rank, step) for rank, m in enumerate(schedule.ranks) for at, step in enumerate(m.steps)]
+    assert shown == sorted(((time, rank), str(step.chunk)) for time, rank, step in steps)
+
+
+def test_a_topology_that_looks_at_hosts_is_drawn_on_two() -> None:
+    pytest.importorskip("matplotlib")
+    assert compiled("hierarchical", "allreduce", 8).hosts == (0, 0, 0, 0, 1, 1, 1, 1)
+    assert compiled("ring", "allreduce", 8).hosts == compiled("hierarchical", "allreduce", 8, hosts=1).hosts == ()
+    picture = graph.figure(compiled("hierarchical", "allreduce", 8))
+    assert "host 1" in [text.get_text() for text in picture.legends[0].get_texts()]
+    assert picture.get_suptitle() == "hierarchical allreduce, 8 ranks on 2 hosts"
+
+
+def test_a_sparse_graph_is_laid_out_by_networkx() -> None:
+    for needed in ("matplotlib", "networkx"):
+        pytest.importorskip(needed)
+    pytest.importorskip("scipy")
+    picture = graph.figure(compile("star", "reduce", 6, placement=Placement.WINDOW, small=True))
+    (axes,) = picture.axes
+    places = {text.get_text(): text.get_position() for text in axes.texts if text.get_text()}
+    others = [math.dist(places["0"], places[str(rank)]) for rank in range(1, 6)]
+    assert max(others) < 1.05 * min(others), "the root is in the middle"
 
 
 def test_the_graph_shows_which_ranks_communicate(tmp_path: Path) -> None:

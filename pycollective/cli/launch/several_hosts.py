@@ -151,7 +151,7 @@ class _Hosts:
 
     def wait(self, grace: float) -> int:
         """Copy output until all agents have ended; the first failure ends the others after `grace` seconds."""
-        failed, failed_at, terminate_at = 0, 0.0, None
+        failed, failed_at, terminate_at, lost = 0, 0.0, None, False
         ended: list[Ended] = []
         screen = Screen()
         pipes = [member.agent.pipe(screen) for member in self._members]
@@ -165,7 +165,8 @@ class _Hosts:
                 ended += pipe.failed
                 if member.code and not failed:
                     failed, failed_at = member.code, time.monotonic()
-                    if not pipe.failed:
+                    lost = not pipe.failed
+                    if lost:
                         log(f"the ranks of host {member.host.name} ended with code {failed}; stopping the other hosts")
                 if failed and self._stopping is None:
                     awaited = any(self._runs(each.blamed) for each in ended)
@@ -179,7 +180,7 @@ class _Hosts:
                 for member in self._members:
                     member.agent.abandon()
         found = first_and_culprit([*ended, *self._blamed(ended)])
-        if found is None:
+        if found is None or (lost and not found[0].failed):
             return failed
         code, sentence = verdict(*found)
         log(sentence)

@@ -2,7 +2,7 @@
 
 One lane per rank, time from left to right; every step takes one unit and starts as soon as its waits allow. An arrow
 leads from where data was produced (or last stayed) to the step that reads it, or from the step that writes it to the
-rank that receives it; of a message between hosts, from its send to its receive. The colour denotes the chunk.
+rank that receives it; of a message between hosts, from its send to its receive. Number and colour denote the chunk.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from pycollective.schedule.drawing.colours import chunk_colour
 __all__ = ["draw", "figure"]
 
 _INK, _LANE, _PAPER = "#1f2937", "#e5e7eb", "white"
-_LISTED = 24
-"""Maximum number of chunks listed in the legend; more are shown as a colour bar."""
 _START = -0.9  # time of the initial contributions
 _RESTED = 0.6  # start of an arrow before its reader, at most
 _LANDING = 0.55  # arrival of a push after its step, as drawn
@@ -80,8 +78,6 @@ def figure(schedule: Schedule) -> Any:
             _draw_step(axes, time, rank, step, schedule.chunks)
     picture.suptitle(schedule.heading, x=0.01, ha="left", fontsize=11, fontweight="bold", color=_INK)
     _draw_legend(picture, schedule)
-    if schedule.chunks > _LISTED:
-        _draw_chunk_bar(picture, axes, schedule.chunks)
     return picture
 
 
@@ -161,32 +157,23 @@ def _draw_arrow(axes: Any, arrow: Arrow, chunks: int, crowded: bool) -> None:
             "linestyle": (0, (3, 1.5)) if arrow.push else "-",
             "alpha": 0.55 if crowded else 0.85,
             "shrinkA": 0 if arrow.begin[0] == _START else 4.5,
-            "shrinkB": 0 if arrow.push else 5.5,
+            "shrinkB": 0 if arrow.push else 7,
             "joinstyle": "miter",
         },
     )
 
 
 def _draw_step(axes: Any, time: int, rank: int, step: Step, chunks: int) -> None:
-    """Filled if something is combined, open if it is copied, with a halo if the result is complete."""
+    """The number of the chunk; filled if something is combined, open if it is copied, with a halo if it is complete."""
     colour = chunk_colour(step.chunk, chunks)
     if step.complete:
-        axes.plot(time, rank, "o", markersize=13, color=colour, alpha=0.25, markeredgewidth=0, zorder=1)
-    face = colour if len(step.sources) > 1 else _PAPER
-    style = {"markersize": 8, "markerfacecolor": face, "markeredgecolor": colour, "markeredgewidth": 1.8}
-    axes.plot(time, rank, "o", zorder=3, **style)
-
-
-def _draw_chunk_bar(picture: Any, axes: Any, chunks: int) -> None:
-    """The legend for more chunks than can be listed: a bar of their colours."""
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import ListedColormap, Normalize
-
-    colours = ListedColormap([chunk_colour(chunk, chunks) for chunk in range(chunks)])
-    bar = picture.colorbar(ScalarMappable(Normalize(-0.5, chunks - 0.5), colours), ax=axes, pad=0.01, aspect=30)
-    bar.set_label("chunk", fontsize=9, color=_INK)
-    bar.ax.tick_params(labelsize=8, color=_INK)
-    bar.ax.invert_yaxis()
+        axes.plot(time, rank, "o", markersize=16, color=colour, alpha=0.25, markeredgewidth=0, zorder=1)
+    combines = len(step.sources) > 1
+    style = {"markersize": 11, "markeredgecolor": colour, "markeredgewidth": 1.6}
+    axes.plot(time, rank, "o", markerfacecolor=colour if combines else _PAPER, zorder=3, **style)
+    if chunks > 1:
+        ink = _PAPER if combines else _INK
+        axes.text(time, rank, str(step.chunk), ha="center", va="center_baseline", fontsize=6.5, color=ink, zorder=4)
 
 
 def _draw_legend(picture: Any, schedule: Schedule) -> None:
@@ -206,9 +193,7 @@ def _draw_legend(picture: Any, schedule: Schedule) -> None:
     entries.append(mark("read by a peer", linewidth=1.1))
     written = "sent to another host" if schedule.hosts else "written to a peer"
     entries += [mark(written, linewidth=1.1, linestyle=(0, (3, 1.5)))] * pushes
-    if 1 < schedule.chunks <= _LISTED:
-        for chunk in range(schedule.chunks):
-            colour = chunk_colour(chunk, schedule.chunks)
-            entries.append(Line2D([], [], label=f"chunk {chunk}", color=colour, linewidth=4))
+    if schedule.chunks > 1:
+        entries.append(mark("number and colour: the chunk", linestyle=""))
     columns = max(2, int(picture.get_size_inches()[0] / 1.45))
     picture.legend(handles=entries, loc="outside lower left", ncols=columns, frameon=False, fontsize=7.5)

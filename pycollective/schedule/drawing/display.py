@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pycollective import notebook
 from pycollective.errors import Error
-from pycollective.schedule.compiler.compiler import compile
-from pycollective.schedule.compiler.schedule import Placement, Schedule
+from pycollective.schedule.compiler.schedule import Schedule
 from pycollective.schedule.compiler.steps import describe_step
 from pycollective.schedule.drawing import diagram
+from pycollective.schedule.drawing.compiled import compiled
 from pycollective.schedule.language import registry
 from pycollective.schedule.language.program import Program
 from pycollective.schedule.simulator.simulator import Simulation
@@ -71,7 +71,7 @@ def topology_view(shown: registry.Shown) -> str:
     text = notebook.table([("", row.doc), *facts], caption=f"topology {name}")
     for collective in row.collectives:
         try:
-            picture = schedule_picture(compile(topology, collective, RANKS, placement=Placement.WINDOW))
+            picture = schedule_picture(compiled(topology, collective, RANKS))
         except Error:  # it is unfinished, or does not support this many ranks
             continue
         return text + (picture or "")

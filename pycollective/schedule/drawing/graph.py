@@ -1,15 +1,16 @@
-"""The communication graph of a compiled schedule: ranks on a circle, and the data moved between them in a call."""
+"""The communication graph of a compiled schedule: ranks, and the data moved between them in a call."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pycollective.schedule.compiler.schedule import Schedule
 from pycollective.schedule.compiler.steps import RECV
 
 INK, _PAPER, _EDGE, _NODE = "#1f2937", "white", "#2563eb", "#e0e7ff"
+_HOSTS = ("#e0e7ff", "#fde68a", "#bbf7d0", "#fecaca", "#e9d5ff", "#bae6fd")
 
 Point = tuple[float, float]
 
@@ -37,7 +38,7 @@ def figure(schedule: Schedule) -> Any:
     side = min(12.0, 3.6 + 0.28 * schedule.size)
     picture = Figure(figsize=(side, side + 0.9), dpi=150, layout="constrained")
     axes = picture.subplots()
-    places = circle(axes, schedule.size)
+    places = layout(axes, schedule.size, moved)
     most = max(moved.values(), default=1)
     crowded = len(moved) > 40
 
@@ -46,10 +47,29 @@ def figure(schedule: Schedule) -> Any:
 
     for (giver, taker), count in sorted(moved.items(), key=lambda item: item[1]):
         draw_arrow(axes, places[giver], places[taker], width(count), crowded)
-    draw_ranks(axes, places, bold=schedule.root)
+    draw_ranks(axes, places, schedule.hosts, bold=schedule.root)
     picture.suptitle(schedule.heading, x=0.02, ha="left", fontsize=11, fontweight="bold", color=INK)
-    _draw_legend(picture, moved, schedule.chunks, width)
+    _draw_legend(picture, moved, schedule, width)
     return picture
+
+
+def layout(axes: Any, size: int, moved: Iterable[tuple[int, int]]) -> list[Point]:
+    """The places of the ranks: by networkx (Kamada, Kawai 1989) if it is installed and few of them exchange data."""
+    places = circle(axes, size)
+    pairs = {(min(pair), max(pair)) for pair in moved}
+    if not size <= len(pairs) + 1 <= 2 * size:
+        return places
+    try:
+        import networkx
+        import scipy  # noqa: F401  networkx needs it for this layout
+
+        graph = networkx.Graph(sorted(pairs))
+        if len(graph) < size or not networkx.is_connected(graph):
+            return places
+        found = networkx.kamada_kawai_layout(graph, pos=dict(enumerate(places)))
+    except ImportError:
+        return places
+    return [(float(found[rank][0]), float(found[rank][1])) for rank in range(size)]
 
 
 def circle(axes: Any, size: int) -> list[Point]:
@@ -62,10 +82,11 @@ def circle(axes: Any, size: int) -> list[Point]:
     return [(math.sin(angle), math.cos(angle)) for angle in angles]
 
 
-def draw_ranks(axes: Any, places: Sequence[Point], bold: int | None = None) -> None:
-    """The ranks' numbers in circles; that of the rank `bold` in bold."""
+def draw_ranks(axes: Any, places: Sequence[Point], hosts: Sequence[int] = (), bold: int | None = None) -> None:
+    """The ranks' numbers in circles, in the colour of the host; that of the rank `bold` in bold."""
     for rank, place in enumerate(places):
-        axes.plot(*place, "o", markersize=19, color=_NODE, markeredgecolor=INK, markeredgewidth=1.2, zorder=3)
+        colour = _host_colour(hosts[rank]) if hosts else _NODE
+        axes.plot(*place, "o", markersize=19, color=colour, markeredgecolor=INK, markeredgewidth=1.2, zorder=3)
         weight = "bold" if rank == bold else "normal"
         axes.text(*place, str(rank), ha="center", va="center", fontsize=9, color=INK, weight=weight, zorder=4)
 
@@ -89,13 +110,22 @@ def draw_arrow(axes: Any, begin: Point, end: Point, width: float, crowded: bool)
     )
 
 
-def _draw_legend(picture: Any, moved: dict[tuple[int, int], int], chunks: int, width: Callable[[int], float]) -> None:
-    """The legend of the widths, as fractions of the buffer."""
+def _host_colour(host: int) -> str:
+    return _HOSTS[host % len(_HOSTS)]
+
+
+def _draw_legend(
+    picture: Any, moved: dict[tuple[int, int], int], schedule: Schedule, width: Callable[[int], float]
+) -> None:
+    """The legend of the widths, as fractions of the buffer, and of the hosts."""
     from matplotlib.lines import Line2D
 
     entries = []
     for count in sorted({min(moved.values()), max(moved.values())} if moved else ()):
-        share = f"{count / chunks:.3g} times the buffer"
+        share = f"{count / schedule.chunks:.3g} times the buffer"
         entries.append(Line2D([], [], color=_EDGE, linewidth=width(count), label=share))
+    for host in sorted(set(schedule.hosts)):
+        disc = {"linestyle": "", "marker": "o", "markersize": 9, "markeredgecolor": INK}
+        entries.append(Line2D([], [], color=_host_colour(host), label=f"host {host}", **disc))
     entries.append(Line2D([], [], linestyle="", label=f"{len(moved)} pairs of ranks, {sum(moved.values())} movements"))
     picture.legend(handles=entries, loc="outside lower left", ncols=1, frameon=False, fontsize=8)

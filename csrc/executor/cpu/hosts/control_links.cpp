@@ -37,7 +37,7 @@ void ControlLinks::Peer::arrived(const MessageHeader& header) {
   departed = departed || header.kind == MessageKind::depart;
   expels = expels || header.kind == MessageKind::expelled;
   if (header.kind == MessageKind::heartbeat) awaited = {static_cast<int32_t>(header.step), heard};
-  text.pop_back();
+  text.resize(header.bytes);
   if (header.kind == MessageKind::depart) failure = text;
   if (header.kind != MessageKind::abort || abort) return;
   const auto culprit = static_cast<int32_t>(header.step);
