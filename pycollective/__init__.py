@@ -26,7 +26,6 @@ from pycollective.errors import (
     TopologyError,
     VerificationError,
 )
-from pycollective.names import NoAttribute, meant
 
 if TYPE_CHECKING:
     from pycollective import optim as optim
@@ -128,12 +127,15 @@ def __getattr__(name: str) -> Any:
     elif name == "__version__":
         value = _version()
     else:
+        from pycollective.names import NoAttribute
+
         raise NoAttribute(f"module {__name__!r}", name, lambda: _meant(name))
     globals()[name] = value
     return value
 
 
 def _meant(name: str) -> str:
+    from pycollective.names import meant
     from pycollective.schedule.collectives import ELSEWHERE
 
     return meant(name, __all__, ELSEWHERE)

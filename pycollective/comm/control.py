@@ -70,5 +70,6 @@ class Fault(msgspec.Struct, frozen=True, array_like=True):
         if not isinstance(kind, type) or not issubclass(kind, Error):
             return CommunicatorError(self.text)
         error: Error = PeerLostError(self.text, self.rank) if kind is PeerLostError else kind(self.text)
-        error.rank = self.rank if self.rank >= 0 else None
+        if self.rank >= 0:
+            error.rank = self.rank
         return error

@@ -143,11 +143,11 @@ class Odd(Exception):
         raise RuntimeError("no text")
 if sys.argv[1] == "no text":
     raise Odd
-raise ValueError("\\U0001f600" * 500)
+raise ValueError("two\\nlines" if sys.argv[1] == "lines" else "\\U0001f600" * 500)
 """
 
 
-@pytest.mark.parametrize("case", ["plain", "another file", "fork", "no text"])
+@pytest.mark.parametrize("case", ["plain", "lines", "another file", "fork", "no text"])
 def test_what_a_rank_writes(case: str, tmp_path: Path) -> None:
     report = Report()
     command = ["env", f"PYCOLLECTIVE_REPORT={report.value}", sys.executable, "-c", REPORT, case]
@@ -158,6 +158,8 @@ def test_what_a_rank_writes(case: str, tmp_path: Path) -> None:
     if case == "plain":
         assert text.startswith("ValueError: \U0001f600") and 100 < len(text) < 200
         assert done.stderr.splitlines()[-1] == "raised on rank 3"
+    elif case == "lines":
+        assert text == "ValueError: two lines"
     elif case == "no text":
         assert text == "Odd: (its text cannot be made)"
     else:

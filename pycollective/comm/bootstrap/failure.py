@@ -62,9 +62,10 @@ def _blamed_by(error: BaseException | None, rank: int) -> int | None:
 
 
 def _text_of(error: BaseException) -> str:
+    """Type and message, in one line."""
     name = type(error).__name__
     try:
-        text = str(error)
+        text = " ".join(str(error).split())
     except Exception:
         text = "(its text cannot be made)"
     whole = f"{name}: {text}" if text else name
