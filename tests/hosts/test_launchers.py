@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.server
 import importlib.util
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ import pytest
 from comm.bootstrap.test_launchers import KeyValueServer
 
 from launch import CLI, on_two_host_names
+from pycollective.cli.launch.one_host import held_port
 
 TRAINING = """
 import hashlib
@@ -76,13 +76,11 @@ def mpirun(folder: Path) -> list[str]:
 def torchrun(folder: Path, *options: str) -> list[str]:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("needs torch")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
     command = [sys.executable, "-I", "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
-    where = [option.replace("PORT", port) for option in options]
-    jobs = [([*command, "--node-rank", k, *where, "script.py"], {"PYCOLLECTIVE_HOST": f"h{k}"}) for k in (0, 1)]
-    return finish(jobs, folder)
+    with held_port("127.0.0.1") as port:
+        where = [option.replace("PORT", str(port)) for option in options]
+        jobs = [([*command, "--node-rank", k, *where, "script.py"], {"PYCOLLECTIVE_HOST": f"h{k}"}) for k in (0, 1)]
+        return finish(jobs, folder)
 
 
 def torchrun_c10d(folder: Path) -> list[str]:

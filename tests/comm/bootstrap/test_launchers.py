@@ -5,11 +5,11 @@ from __future__ import annotations
 import http.server
 import importlib.util
 import os
-import socket
 import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +17,7 @@ import pytest
 
 from launch import find_mpirun, launch
 from meeting import horovod_variables, on_threads, slurm_variables, torchrun_variables
+from pycollective.cli.launch.one_host import held_port
 from pycollective.comm.bootstrap import across_hosts, stores
 from pycollective.comm.bootstrap.detection import detect
 from pycollective.comm.bootstrap.token import job_token
@@ -140,14 +141,19 @@ AGENTS = {
 }
 
 
+@pytest.fixture
+def port() -> Iterator[int]:
+    with held_port("127.0.0.1") as held:
+        yield held
+
+
 @pytest.mark.torch
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 @pytest.mark.parametrize(("rendezvous", "token"), [("c10d", "")])  # with a token, and static: tests/hosts
-def test_torchrun_of_two_hosts_connects_through_its_store(tmp_path: Path, rendezvous: str, token: str) -> None:
+def test_torchrun_of_two_hosts_connects_through_its_store(
+    tmp_path: Path, port: int, rendezvous: str, token: str
+) -> None:
     (tmp_path / "script.py").write_text(textwrap.dedent(CONNECT_TWICE))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     options = [*AGENTS[rendezvous], str(port) if rendezvous == "static" else f"127.0.0.1:{port}"]
     agents = []
     for node in "01":
