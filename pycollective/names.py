@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import NoReturn
 
 
 def meant(name: str, known: Iterable[str], elsewhere: Mapping[str, str] | None = None) -> str:
     """`; did you mean allreduce?` for "Allreduce", "all_reduce" or "allrduce"; "" if no known name is near.
 
     Args:
-        elsewhere: names of other libraries, in lower case and without underscores, and what they are called here.
+        elsewhere: names of other libraries, and what they are called here.
     """
     import difflib  # init() does not load it
 
     names = {_plain(one): one for one in known}
     given = _plain(name)
-    found = names.get(given) or names.get(_plain((elsewhere or {}).get(given, name)))
+    theirs = {_plain(one): ours for one, ours in (elsewhere or {}).items()}
+    found = names.get(given) or names.get(_plain(theirs.get(given, name)))
     near = found or next((names[one] for one in difflib.get_close_matches(given, names, n=1)), "")
     return f"; did you mean {near}?" if near else ""
 
 
 def _plain(name: str) -> str:
     return name.replace("_", "").lower()
+
+
+class Elsewhere:
+    """A name of another library as an attribute that a class lacks: the AttributeError has ours.
+
+    `__getattr__` would answer every name, but makes each attribute and method of the class slower.
+    """
+
+    def __init__(self, name: str, ours: str) -> None:
+        self._name, self._ours = name, ours
+
+    def __get__(self, instance: object, owner: type) -> NoReturn:
+        raise AttributeError(f"{owner.__name__!r} object has no attribute {self._name!r}; did you mean {self._ours}?")
 
 
 class NoAttribute(AttributeError):

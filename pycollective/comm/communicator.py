@@ -20,7 +20,7 @@ from pycollective.comm.explain import Explanation, explain
 from pycollective.comm.handle import Handle
 from pycollective.comm.nonblocking import Nonblocking
 from pycollective.comm.objects import ObjectExchange, on_root, root_number
-from pycollective.names import NoAttribute, meant
+from pycollective.names import Elsewhere
 from pycollective.schedule.collectives import CALLS, ELSEWHERE
 
 if TYPE_CHECKING:
@@ -75,12 +75,6 @@ class Communicator(Nonblocking):
 
     def __repr__(self) -> str:
         return f"<Communicator {self.name!r}: rank {self.rank} of {self.size}>"
-
-    if not TYPE_CHECKING:  # for which it would have every attribute
-
-        def __getattr__(self, name: str) -> Any:
-            public = [one for one in dir(type(self)) if not one.startswith("_")]
-            raise NoAttribute("'Communicator' object", name, lambda: meant(name, [*public, "rank", "size"], ELSEWHERE))
 
     # -- objects -------------------------------------------------------------------------------------------------------
 
@@ -292,7 +286,8 @@ class Communicator(Nonblocking):
         """A communicator of the surviving ranks, in their old order. For use after PeerLostError or TimeoutError.
 
         All survivors must call it within `timeout` seconds; ranks that do not are left out. Between hosts only a side
-        with more than half of the ranks may shrink, or with half of them and rank 0.
+        with more than half of the ranks may shrink, or with half of them and rank 0. Once a rank was left out, only the
+        new communicator can be shrunk again.
 
         Args:
             timeout: seconds.
@@ -301,7 +296,8 @@ class Communicator(Nonblocking):
             a communicator.
 
         Raises:
-            CommunicatorError: this rank was left out; between hosts: its side has too few ranks.
+            CommunicatorError: this rank was left out; between hosts: its side has too few ranks, or a rank was left
+                out before.
         """
         return Communicator(self.backend.shrink(checks.seconds(timeout, "timeout")))
 
@@ -329,6 +325,11 @@ class Communicator(Nonblocking):
         """
         gpu = "" if self.gpu is None else self.gpu.describe()
         return explain(self.backend, gpu, collective, nbytes, topology)
+
+
+_public = [name for name in dir(Communicator) if not name.startswith("_")]
+for _theirs, _ours in [*((name.capitalize(), name) for name in _public), *ELSEWHERE.items()]:
+    setattr(Communicator, _theirs, Elsewhere(_theirs, _ours))
 
 
 def forget_all() -> None:

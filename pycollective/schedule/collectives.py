@@ -192,10 +192,12 @@ def _has(places: Places, rank: int, root: int) -> bool:
 
 # fmt: off
 ELSEWHERE = {
-    "bcast": "broadcast", "ibcast": "ibroadcast", "getrank": "rank", "getsize": "size", "commsplit": "split",
-    "allgatherintotensor": "allgather", "reducescattertensor": "reduce_scatter", "alltoallsingle": "alltoall",
+    "bcast": "broadcast", "Bcast": "broadcast", "Ibcast": "ibroadcast", "Get_rank": "rank", "Get_size": "size",
+    "get_rank": "rank", "get_world_size": "size", "all_reduce": "allreduce", "all_gather": "allgather",
+    "all_gather_into_tensor": "allgather", "reduce_scatter_tensor": "reduce_scatter", "all_to_all": "alltoall",
+    "all_to_all_single": "alltoall",
 }
-"""Names of MPI and torch.distributed that differ in more than case and underscores, without these, and ours."""
+"""Names of mpi4py and torch.distributed, but for those of mpi4py that only begin with a capital, and ours."""
 CALLS: dict[str, Collective] = {row.name: row for row in (
     Collective("allreduce", reduces=True, in_place="windows", halves=("reduce_scatter", "allgather")),
     Collective("broadcast", input="root", rooted=True, single_buffer=True),

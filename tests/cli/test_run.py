@@ -222,6 +222,19 @@ def test_missing_command() -> None:
     assert "cannot start 'no-such-program'" in done.stderr
 
 
+def test_descriptors_for_many_ranks() -> None:
+    """The launcher raises its soft limit; where the hard one is too low, it names it."""
+
+    def start(kind: str) -> subprocess.CompletedProcess[str]:
+        limited = ["sh", "-c", f'ulimit -{kind}n 32; exec "$@"', "sh"]
+        return subprocess.run([*limited, *RUN, "-np", "12", "true"], capture_output=True, text=True, timeout=30)
+
+    assert start("S").returncode == 0
+    refused = start("")
+    assert refused.returncode == 127
+    assert "its process may open 32 (`ulimit -n`)" in refused.stderr.splitlines()[-1]
+
+
 @pytest.mark.parametrize("tag", [("--tag",), ()])
 def test_lines_of_ranks_do_not_tear(tag: tuple[str, ...]) -> None:
     """Nor do those that a rank writes in parts, as an unbuffered Python does; without tags they are as written."""

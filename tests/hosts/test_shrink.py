@@ -85,6 +85,14 @@ def test_survivors_of_survivors_continue() -> None:
     assert got == [[0, 2, 3], None, [0, 2, 3], [0, 2, 3], None]
 
 
+def test_a_communicator_that_has_lost_nobody_can_be_shrunk_again() -> None:
+    def run(comm: pc.Communicator) -> object:
+        made = [comm.shrink(5) for _ in range(5)]
+        return [fresh.allgather(np.array([comm.rank])).tolist() for fresh in made]
+
+    assert pc.local_world(3, hosts=(0, 0, 1)).run(run) == [[[0, 1, 2]] * 5] * 3
+
+
 @pytest.mark.parametrize("late", [0, 1, 3])
 def test_a_late_rank_learns_that_it_was_left_out(late: int) -> None:
     done = threading.Barrier(4)

@@ -9,6 +9,7 @@ because the launcher has, all of them are killed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -65,7 +66,8 @@ def _run(order: Order) -> int:
     )
 
     def judge(first: Ended, culprit: Ended) -> None:
-        os.write(1, FAILED + json.dumps([asdict(first), asdict(culprit)]).encode() + b"\n")
+        with contextlib.suppress(BrokenPipeError):  # the launcher has been killed
+            os.write(1, FAILED + json.dumps([asdict(first), asdict(culprit)]).encode() + b"\n")
 
     if not order.worker:
         job.judge = judge

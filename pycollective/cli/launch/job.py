@@ -21,6 +21,7 @@ from typing import TextIO
 from pycollective.cli.launch.culprit import Ended, Report, first_and_culprit, verdict
 from pycollective.cli.launch.output import Pipe, Screen, prefix_of
 from pycollective.cli.launch.signals import ENDING, handled_by
+from pycollective.comm.bootstrap.sockets import descriptors
 
 KILL_AFTER = 5.0
 """Seconds between asking a rank to end and killing it."""
@@ -95,13 +96,17 @@ class Job:
             words = [sys.executable, *words]
         if self.control is not None:
             self.selector.register(self.control, selectors.EVENT_READ, _CONTROL)
+        descriptors.raise_limit()
         for local in range(self.size if self.count is None else self.count):
             rank = self.first + local
             try:
                 with _affinity(self.cores[local : local + 1]):
                     self._spawn(rank, words, env if self.name else env | rank_environment(rank, local))
             except OSError as error:
-                log(f"cannot start {words[0]!r}: {error.strerror}")
+                why: object = error.strerror
+                if descriptors.are_used_up(error):
+                    why = descriptors.refusal("launcher", "it needs up to four for each rank", error)
+                log(f"cannot start {words[0]!r}: {why}")
                 return 127
             os.write(watch, b"%d\n" % self.ranks[-1].process.pid)
         while any(r.code is None for r in self.ranks):

@@ -122,8 +122,9 @@ class HostsTeam(HostTeam):
                 except CommunicatorError as error:
                     found.give_up(str(error))
                     raise
-        self._shrunk = True
-        for rank in set(range(self.group.size)) - set(found.members):
+        left_out = set(range(self.group.size)) - set(found.members)
+        self._shrunk = bool(left_out)
+        for rank in left_out:
             self.team.expel(rank)
         return made
 

@@ -51,8 +51,6 @@ WRONG: dict[str, tuple[Attempt, type[Exception] | tuple[type[Exception], ...], s
     "name of MPI": (lambda comm: comm.Bcast(X), AttributeError, "no attribute 'Bcast'; did you mean broadcast"),
     "name of torch": (lambda comm: comm.all_reduce(X), AttributeError, "did you mean allreduce"),
     "property of MPI": (lambda comm: comm.Get_rank(), AttributeError, "did you mean rank"),
-    "misspelt": (lambda comm: comm.brodcast(X), AttributeError, "did you mean broadcast"),
-    "far name": (lambda comm: comm.frobnicate(X), AttributeError, "no attribute 'frobnicate'$"),
     "operator's type": (lambda comm: comm.allreduce(X, op="band"), TypeError, "operator band does not take float64"),
     "unknown topology": (lambda comm: comm.allreduce(X, topology="rign"), TopologyError, "did you mean ring"),
     "far topology": (lambda comm: comm.barrier(topology="zzzz"), TopologyError, "halving_doubling, hierarchical"),
