@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pycollective.cli.outputs import pictures
+from pycollective.schedule.drawing.style import PALETTE, STYLE
 
 from ..result import Row
 from ..workload.cases import format_size
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_rows"]
 
-# Okabe and Ito's palette, suitable for colour-blind readers; grey for other libraries
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#5B3A8C")
+# Grey for other libraries.
 _THEIRS = {
     "openmpi": ("#222222", "s"),
     "mpich": ("#222222", "s"),
@@ -26,17 +26,6 @@ _THEIRS = {
     "mpi": ("#222222", "s"),
     "gloo": ("#888888", "^"),
 }
-_STYLE = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#E3E3E3",
-    "grid.linewidth": 0.7,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-}
-
 Line = tuple[str, str, str]  # library, topology, path
 
 
@@ -59,7 +48,7 @@ def plot_rows(rows: Sequence[Row], where: Path, suffix: str = "svg") -> list[Pat
     for (collective, dtype, op), path in zip(kinds, written, strict=True):
         chosen = [row for row in rows if (row.collective, row.type, row.op) == (collective, dtype, op)]
         title = f"{collective}, {dtype}" + ("" if op == "none" else f", {op}")
-        with matplotlib.rc_context(_STYLE):
+        with matplotlib.rc_context(STYLE):
             _figure(chosen, title, path)
     return written
 
@@ -85,7 +74,7 @@ def _figure(rows: Sequence[Row], title: str, path: Path) -> None:
                 values = [point[which] for point in points]
                 if any(value > 0 for value in values):
                     axis.plot([point[0] for point in points], values, **style)
-        axes[0][column].set_title(f"{ranks} ranks", loc="left", fontweight="bold")
+        axes[0][column].set_title(f"{ranks} ranks")
         for axis in axes[:, column]:
             _scale(axis, [row.size for row in rows])
         axes[1][column].set_xlabel("size")
@@ -122,7 +111,7 @@ def _styles(rows: Iterable[Row]) -> dict[Line, dict[str, Any]]:
     ):
         if library == OURS:
             label = f"{topology or 'default'}, {path}" if several else topology or "default"
-            colour = _COLOURS[topologies.index(topology) % len(_COLOURS)]
+            colour = PALETTE[topologies.index(topology) % len(PALETTE)]
             style = {"color": colour, "linestyle": "-", "marker": "o", "markersize": 3, "linewidth": 1.6}
             if "torch" in path:
                 style |= {"marker": "x", "markersize": 5}

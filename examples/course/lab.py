@@ -3,7 +3,8 @@
     args = lab.start("Gradient descent on a linear model.")     # --ranks, --quick, --data, --out
     data = lab.dataset(args)                                    # train_x, train_y, test_x, test_y
     for step in lab.track(range(1000), "full batch"): ...       # a progress bar
-    figure, axes = lab.subplots(1, 2)
+    figure, axes = lab.subplots(1, 2)                           # in the style of all figures of the project
+    lab.legend(axes[0])                                         # beside the curves
     lab.save(figure, "loss", args)                              # OUT/loss.svg
     lab.conclude(args, "lab1", "SGD needs {ratio:.0f} times fewer samples.", ratio=ratio)
 
@@ -41,8 +42,8 @@ def start(
 
     Returns:
         ranks: int; quick: bool, a shorter run with coarser results; data: one of data.NAMES; folder: Path of the data's
-        files, or None for the usual places; out: Path of an existing folder for figures. In a notebook, which has no
-        command line, the options are read from the environment variable COURSE_ARGS.
+        files, or None for the usual places; png: bool; out: Path of an existing folder for figures. In a notebook,
+        which has no command line, the options are read from the environment variable COURSE_ARGS.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, metavar="N", help=f"number of ranks (default: {ranks})")
@@ -50,6 +51,7 @@ def start(
     parser.add_argument(
         "--data", default=data, metavar="NAME[:FOLDER]", help=f"{', '.join(NAMES)}, and the folder of its files"
     )
+    parser.add_argument("--png", action="store_true", help="figures as PNG instead of SVG")
     parser.add_argument("--out", type=Path, default=Path("course-out"), metavar="FOLDER", help="for the figures")
     words = shlex.split(os.environ.get("COURSE_ARGS", "")) if in_notebook() else sys.argv[1:]
     args = parser.parse_args(words)
@@ -99,17 +101,25 @@ def subplots(rows: int = 1, columns: int = 1, **options: Any) -> tuple[Any, Any]
         matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    from pycollective.schedule.drawing.style import STYLE
+
+    plt.rcParams.update(STYLE)
     options.setdefault("figsize", (4 * columns, 3 * rows))
     return plt.subplots(rows, columns, layout="constrained", **options)
 
 
-def save(figure: Any, name: str, args: argparse.Namespace, kind: str = "svg") -> Path:
-    """Write a figure to OUT/name.kind (svg, or png for images and many points); print the path, and return it."""
+def legend(axis: Any, **options: Any) -> None:
+    """The legend of one axis, below it, so that it covers no curve. The options are those of `Axes.legend`."""
+    axis.legend(**{"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2} | options)
+
+
+def save(figure: Any, name: str, args: argparse.Namespace) -> Path:
+    """Write a figure to OUT/name.svg, or .png with --png; print the path, and return it."""
     import matplotlib
 
-    path = Path(args.out, f"{name}.{kind}")
+    path = Path(args.out, f"{name}.{'png' if args.png else 'svg'}")
     with matplotlib.rc_context({"svg.hashsalt": name}):  # the same figure gives the same bytes
-        figure.savefig(path, dpi=100, metadata={"Date": None} if kind == "svg" else None)
+        figure.savefig(path, dpi=120, metadata=None if args.png else {"Date": None})
     print(f"figure: {path}", flush=True)
     return path
 

@@ -179,22 +179,22 @@ def _plain(row: Row) -> dict[str, Any]:
 
 def _plot(rows: Sequence[Row], path: Path) -> None:
     """Maximum number of steps of a rank, over ranks."""
+    import matplotlib
     from matplotlib.figure import Figure
 
     from pycollective.schedule.drawing.colours import chunk_colour
+    from pycollective.schedule.drawing.style import STYLE
 
-    figure = Figure(figsize=(7, 4.2), dpi=150, layout="constrained")
-    axes = figure.subplots()
-    for number, row in enumerate(rows):
-        colour = chunk_colour(number, len(rows))
-        axes.plot(*zip(*row.longest.items(), strict=True) if row.longest else ((), ()), marker="o", markersize=3,
-                  color=colour, label=f"{row.topology} {row.collective}")  # fmt: skip
-    axes.set_xlabel("ranks")
-    axes.set_ylabel("most steps of a rank, in any placement and on any hosts")
-    axes.grid(color="#E3E3E3", linewidth=0.7)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
-    figure.savefig(path)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(7, 4.2), layout="constrained")
+        axes = figure.subplots()
+        for number, row in enumerate(rows):
+            points = zip(*row.longest.items(), strict=True) if row.longest else ((), ())
+            colour, label = chunk_colour(number, len(rows)), f"{row.topology} {row.collective}"
+            axes.plot(*points, marker="o", markersize=3, color=colour, label=label)
+        axes.set(xlabel="ranks", ylabel="most steps of a rank, in any placement and on any hosts")
+        figure.legend(loc="outside right upper")
+        figure.savefig(path)
 
 
 def _work(rows: list[Row], instances: dict[str, Any], console: Any) -> None:

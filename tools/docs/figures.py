@@ -16,19 +16,10 @@ from typing import Any
 
 from pycollective.schedule import Placement, Schedule, Step, compile
 from pycollective.schedule.drawing.diagram import step_times
+from pycollective.schedule.drawing.style import INK, LANE, PALETTE, ink_on
 
 RANKS = 8
-REDUCE, COPY, INK, FAINT = "#c2410c", "#0284c7", "#1f2937", "#e5e7eb"
-CHUNKS = (
-    "#2563eb",
-    "#ea580c",
-    "#16a34a",
-    "#9333ea",
-    "#dc2626",
-    "#0891b2",
-    "#ca8a04",
-    "#db2777",
-)  # as in schedule/drawing/diagram.py
+REDUCE, COPY = "#c2410c", "#0284c7"
 
 Point = tuple[float, float]
 Edge = tuple[int, int, bool]
@@ -113,7 +104,7 @@ def _draw_trees(axes: Any, schedule: Schedule) -> None:
         for rank, place in at.items():
             _node(axes, place, rank, size=10)
     axes.set(xlim=(-4.1, 4.1), ylim=(-4.7, 4.7))
-    axes.axhline(0, color=FAINT, linewidth=1)
+    axes.axhline(0, color=LANE, linewidth=1)
     axes.axis("off")
 
 
@@ -153,9 +144,9 @@ def _node(axes: Any, place: Point, rank: int, size: float = 12) -> None:
 def _draw_lanes(axes: Any, schedule: Schedule, end: int) -> None:
     """A lane per rank, a dot per step; filled if it reduces."""
     for rank, (mine, times) in enumerate(zip(schedule.ranks, step_times(schedule), strict=True)):
-        axes.axhline(rank, color=FAINT, linewidth=1, zorder=0)
+        axes.axhline(rank, color=LANE, linewidth=1, zorder=0)
         for step, time in zip(mine.steps, times, strict=True):
-            colour = CHUNKS[step.chunk % len(CHUNKS)]
+            colour = PALETTE[step.chunk % len(PALETTE)]
             face = colour if len(step.sources) > 1 else "white"
             axes.plot(time, rank, "o", markersize=7.5, mfc=face, mec=colour, mew=2, zorder=2)
     axes.set(xlim=(-0.7, end - 0.3), ylim=(RANKS - 0.4, -0.6), xticks=[], yticks=[])
@@ -175,7 +166,7 @@ def waits() -> Any:
     axes = figure.subplots()
     for rank, mine in enumerate(schedule.ranks):
         axes.text(-1.3, rank, f"rank {rank}", ha="right", va="center", fontsize=12, color=INK)
-        axes.plot([ENTERED, times[rank][-1] + 0.5], [rank, rank], color=FAINT, linewidth=6, zorder=0)
+        axes.plot([ENTERED, times[rank][-1] + 0.5], [rank, rank], color=LANE, linewidth=6, zorder=0)
         axes.plot(ENTERED, rank, "|", color=INK, markersize=22, markeredgewidth=2)
         for step, time in zip(mine.steps, times[rank], strict=True):
             _draw_box(axes, time, rank, step)
@@ -193,8 +184,8 @@ def waits() -> Any:
 def _draw_box(axes: Any, time: int, rank: int, step: Step) -> None:
     from matplotlib.patches import FancyBboxPatch
 
-    colour = CHUNKS[step.chunk]
-    face, ink = (colour, "white") if len(step.sources) > 1 else ("white", colour)
+    colour = PALETTE[step.chunk]
+    face, ink = (colour, ink_on(colour)) if len(step.sources) > 1 else ("white", colour)
     look = {"boxstyle": "round,pad=0.02", "fc": face, "ec": colour, "lw": 2, "zorder": 2}
     axes.add_patch(FancyBboxPatch((time - 0.3, rank - 0.19), 0.6, 0.38, **look))
     centred = {"ha": "center", "va": "center", "fontsize": 10, "fontweight": "bold"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import math
 
-PALETTE = ("#2563eb", "#ea580c", "#16a34a", "#9333ea", "#dc2626", "#0891b2", "#ca8a04", "#db2777")
-"""Chosen by eye; used for up to this many chunks."""
+from pycollective.schedule.drawing.style import PALETTE
+
 _LIGHTNESS = (0.45, 0.72, 0.58)
 """For further colours, in OKLab: neighbouring hues also differ in lightness and chroma."""
 

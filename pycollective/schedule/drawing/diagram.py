@@ -15,10 +15,10 @@ from pycollective import checks
 from pycollective.schedule.compiler.schedule import Schedule
 from pycollective.schedule.compiler.steps import RECV, SEND, Step
 from pycollective.schedule.drawing.colours import chunk_colour
+from pycollective.schedule.drawing.style import INK, LANE, PAPER, ink_on
 
 __all__ = ["draw", "figure"]
 
-_INK, _LANE, _PAPER = "#1f2937", "#e5e7eb", "white"
 _START = -0.9  # time of the initial contributions
 _RESTED = 0.6  # start of an arrow before its reader, at most
 _LANDING = 0.55  # arrival of a push after its step, as drawn
@@ -76,7 +76,7 @@ def figure(schedule: Schedule) -> Any:
     for rank, mine in enumerate(schedule.ranks):
         for step, time in zip(mine.steps, times[rank], strict=True):
             _draw_step(axes, time, rank, step, schedule.chunks)
-    picture.suptitle(schedule.heading, x=0.01, ha="left", fontsize=11, fontweight="bold", color=_INK)
+    picture.suptitle(schedule.heading, x=0.01, ha="left", fontsize=11, fontweight="bold", color=INK)
     _draw_legend(picture, schedule)
     return picture
 
@@ -128,16 +128,16 @@ def arrows(schedule: Schedule, times: list[list[int]]) -> list[Arrow]:
 
 def _draw_lanes(axes: Any, schedule: Schedule, last: int) -> None:
     for rank in range(schedule.size):
-        axes.plot([_START, last + 0.7], [rank, rank], color=_LANE, linewidth=6, solid_capstyle="round", zorder=0)
+        axes.plot([_START, last + 0.7], [rank, rank], color=LANE, linewidth=6, solid_capstyle="round", zorder=0)
     hosts = schedule.hosts or (0,) * schedule.size
     names = [f"host {host}: {rank}" if schedule.hosts else str(rank) for rank, host in enumerate(hosts)]
     for rank in range(1, schedule.size):
         if hosts[rank] != hosts[rank - 1]:
-            axes.axhline(rank - 0.5, color=_LANE, linewidth=1, linestyle=(0, (4, 3)), zorder=0)
-    axes.set_yticks(range(schedule.size), names, fontsize=9, color=_INK)
-    axes.set_ylabel("rank", fontsize=9, color=_INK)
-    axes.set_xticks(range(last + 1), [str(time + 1) for time in range(last + 1)], fontsize=8, color=_INK)
-    axes.set_xlabel("time in steps", fontsize=9, color=_INK)
+            axes.axhline(rank - 0.5, color=LANE, linewidth=1, linestyle=(0, (4, 3)), zorder=0)
+    axes.set_yticks(range(schedule.size), names, fontsize=9, color=INK)
+    axes.set_ylabel("rank", fontsize=9, color=INK)
+    axes.set_xticks(range(last + 1), [str(time + 1) for time in range(last + 1)], fontsize=8, color=INK)
+    axes.set_xlabel("time in steps", fontsize=9, color=INK)
     axes.set_xlim(_START - 0.25, last + 0.9)
     axes.set_ylim(schedule.size - 0.45, -0.55)
     axes.tick_params(length=0)
@@ -170,9 +170,9 @@ def _draw_step(axes: Any, time: int, rank: int, step: Step, chunks: int) -> None
         axes.plot(time, rank, "o", markersize=16, color=colour, alpha=0.25, markeredgewidth=0, zorder=1)
     combines = len(step.sources) > 1
     style = {"markersize": 11, "markeredgecolor": colour, "markeredgewidth": 1.6}
-    axes.plot(time, rank, "o", markerfacecolor=colour if combines else _PAPER, zorder=3, **style)
+    axes.plot(time, rank, "o", markerfacecolor=colour if combines else PAPER, zorder=3, **style)
     if chunks > 1:
-        ink = _PAPER if combines else _INK
+        ink = ink_on(colour) if combines else INK
         axes.text(time, rank, str(step.chunk), ha="center", va="center_baseline", fontsize=6.5, color=ink, zorder=4)
 
 
@@ -180,13 +180,13 @@ def _draw_legend(picture: Any, schedule: Schedule) -> None:
     from matplotlib.lines import Line2D
 
     def mark(label: str, **style: Any) -> Any:
-        return Line2D([], [], label=label, color=_INK, **style)
+        return Line2D([], [], label=label, color=INK, **style)
 
     steps = [step for mine in schedule.ranks for step in mine.steps]
     pushes = any(target.rank != rank for rank, m in enumerate(schedule.ranks) for s in m.steps for target in s.targets)
-    ring = {"linestyle": "", "marker": "o", "markersize": 7, "markeredgecolor": _INK, "markeredgewidth": 1.6}
-    entries = [mark(label="reduce", markerfacecolor=_INK, **ring)] * any(len(step.sources) > 1 for step in steps)
-    entries += [mark(label="copy", markerfacecolor=_PAPER, **ring)] * any(len(step.sources) == 1 for step in steps)
+    ring = {"linestyle": "", "marker": "o", "markersize": 7, "markeredgecolor": INK, "markeredgewidth": 1.6}
+    entries = [mark(label="reduce", markerfacecolor=INK, **ring)] * any(len(step.sources) > 1 for step in steps)
+    entries += [mark(label="copy", markerfacecolor=PAPER, **ring)] * any(len(step.sources) == 1 for step in steps)
     if any(step.complete for step in steps):
         halo = {"linestyle": "", "marker": "o", "markersize": 11, "alpha": 0.25, "markeredgewidth": 0}
         entries.append(mark("holds all contributions", **halo))

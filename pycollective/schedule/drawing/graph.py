@@ -8,8 +8,9 @@ from typing import Any
 
 from pycollective.schedule.compiler.schedule import Schedule
 from pycollective.schedule.compiler.steps import RECV
+from pycollective.schedule.drawing.style import INK, PALETTE
 
-INK, _PAPER, _EDGE, _NODE = "#1f2937", "white", "#2563eb", "#e0e7ff"
+_EDGE, _NODE = PALETTE[0], "#e0e7ff"
 _HOSTS = ("#e0e7ff", "#fde68a", "#bbf7d0", "#fecaca", "#e9d5ff", "#bae6fd")
 
 Point = tuple[float, float]
