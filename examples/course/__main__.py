@@ -40,6 +40,7 @@ def run(name: str, words: list[str], out: Path, notebook: bool) -> tuple[float, 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
+        prog="python -m examples.course",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -105,7 +105,9 @@ for seed, method in lab.track(order, "training", total=len(order)):
     runs[method].append(pc.local_world(n).run(lambda comm, of=(method, seed): train(comm, *of))[0])
 for method, found in runs.items():
     table[method] |= {"percent": [100 * row[0] for row in found], "milliseconds": [1e3 * row[1] for row in found]}
-    print(f"{method:18}", {key: np.round(value, 4).tolist() for key, value in table[method].items()})
+    print(
+        f"{method:18} {np.mean(table[method]['percent']):.1f}%, {np.mean(table[method]['milliseconds']):.1f} ms a step"
+    )
 staleness = sum((Counter(counts) for _, _, counts in runs["asynchronous star"]), Counter())
 
 # %% [markdown]
@@ -118,14 +120,14 @@ bars = {"busiest_rank": "busiest rank", "mean_rank": "mean of the ranks", "busie
 for shift, (key, label) in zip((-0.27, 0, 0.27), bars.items(), strict=True):
     axes[0, 0].bar(places + shift, [table[method][key] for method in METHODS], 0.27, label=label)
 axes[0, 0].set(title="traffic per step / bytes of the parameters")
-axes[0, 0].legend(fontsize=8)
+lab.legend(axes[0, 0], ncols=1)
 for axis, key, title in ((axes[0, 1], "milliseconds", "measured: ms per step"), (axes[1, 0], "percent", "accuracy, %")):
     for place, values in enumerate(table[method][key] for method in METHODS):
         axis.plot([place] * len(values), values, "o", color="C0", alpha=0.5)
         axis.plot(place, np.mean(values), "_", color="k", markersize=16)
-    axis.set(title=f"{title} ({len(SEEDS)} seeds, bar: mean)")
+    axis.set(title=f"{title} (dots: seeds, bar: mean)")
 for axis in (axes[0, 0], axes[0, 1], axes[1, 0]):
-    axis.set_xticks(places, [method.replace(" ", "\n") for method in METHODS], fontsize=7)
+    axis.set_xticks(places, [method.replace(" ", "\n") for method in METHODS], fontsize=8)
 axes[0, 1].set_ylim(bottom=0)
 axes[1, 1].bar(list(staleness), list(staleness.values()))
 axes[1, 1].set(title="asynchronous star: staleness of gradients", xlabel="gradients applied between pull and push")

@@ -48,7 +48,8 @@ def gradient(w, x, y):
 hessian = np.array([[np.mean(x * x), np.mean(x)], [np.mean(x), 1.0]])  # of the loss: the same everywhere
 best = np.linalg.solve(hessian, [np.mean(x * y), np.mean(y)])
 curvature = np.linalg.eigvalsh(hessian)
-print(f"{len(x)} images; minimum at a = {best[0]:.3f}, b = {best[1]:.3f}; curvatures {curvature.round(3)}")
+smallest, largest = curvature
+print(f"{len(x)} images; minimum at a = {best[0]:.3f}, b = {best[1]:.3f}; curvatures {smallest:.3f} and {largest:.3f}")
 
 # %% [markdown]
 # ## Descent
@@ -77,6 +78,36 @@ for name, (batch, rate) in lab.track(METHODS.items(), "descending", total=len(ME
     runs[name] = path, seconds, np.arange(len(path)) * batch, np.array([loss(w, x, y) for w in path]) - loss(best, x, y)
 
 # %% [markdown]
+# ## A low, a right and a high rate
+#
+# Along a direction of curvature `c`, a full-batch step multiplies the distance from the minimum by `1 - rate c`. The
+# right rate makes this equally small along both, `2 / (c_1 + c_2)`; above `2 / c_2`, the distance grows.
+
+# %%
+a, b = np.meshgrid(np.linspace(-2, 1.8, 80), np.linspace(-1.6, 3, 80))
+surface = (
+    hessian[0, 0] * (a - best[0]) ** 2 / 2 + hessian[0, 1] * (a - best[0]) * (b - best[1]) + (b - best[1]) ** 2 / 2
+)
+
+
+def draw_surface(axis):
+    levels = np.geomspace(0.3, 8, 14)
+    axis.contour(a, b, surface + loss(best, x, y), levels=levels, cmap="Greys", linewidths=0.7, linestyles="-")
+    axis.plot(*best, "k*")
+    axis.set(xlabel="a", ylabel="b", xlim=(a.min(), a.max()), ylim=(b.min(), b.max()))
+
+
+rates = {"low": 0.1 / largest, "right": 2 / (smallest + largest), "high": 2.1 / largest}
+figure, axes = lab.subplots(1, 3, figsize=(10, 3.5))
+for axis, (name, rate) in zip(axes, rates.items(), strict=True):
+    path, _ = descend(len(x), rate, 20)
+    draw_surface(axis)
+    axis.plot(*path.T, marker="o", markersize=3, linewidth=1)
+    ratio = (loss(path[-1], x, y) - loss(best, x, y)) / (loss(START, x, y) - loss(best, x, y))
+    axis.set_title(f"{name}, {rate:.2f}: loss × {ratio:.1g}")
+lab.save(figure, "lab1_learning_rates", args)
+
+# %% [markdown]
 # ## The same on several ranks
 #
 # Every rank computes the gradient on its share of the images, and an allreduce averages: the full-batch gradient again.
@@ -101,19 +132,14 @@ difference = float(np.abs(together - runs["full batch"][0]).max())
 
 # %%
 figure, axes = lab.subplots(2, 2, figsize=(9, 7))
-a, b = np.meshgrid(np.linspace(-2, 1.8, 80), np.linspace(-1.6, 3, 80))
-surface = (
-    hessian[0, 0] * (a - best[0]) ** 2 / 2 + hessian[0, 1] * (a - best[0]) * (b - best[1]) + (b - best[1]) ** 2 / 2
-)
-axes[0, 0].contour(a, b, surface + loss(best, x, y), levels=np.geomspace(0.3, 8, 14), cmap="Greys", linewidths=0.7)
+draw_surface(axes[0, 0])
 for name, (path, seconds, samples, excess) in reversed(runs.items()):
     axes[0, 0].plot(*path[:1500].T, marker="o" if len(path) < 100 else "", markersize=3, linewidth=0.8, label=name)
     thin = np.unique(np.geomspace(1, len(path), 400).astype(int)) - 1  # at most 400 points
     for place, along in zip(axes.flat[1:], (np.arange(len(path)), samples, seconds), strict=True):
         place.plot(along[thin], excess[thin], linewidth=0.8)
-axes[0, 0].plot(*best, "k*")
-axes[0, 0].set(xlabel="a", ylabel="b", title="the loss, and the paths on it")
-axes[0, 0].legend(fontsize=8)
+axes[0, 0].set_title("the loss, and the paths on it")
+figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
 for place, label in zip(axes.flat[1:], ("steps", "images seen", "seconds"), strict=True):
     place.set(xlabel=label, ylabel="loss - minimum", xscale="log", yscale="log", ylim=(1e-6, 2))
 lab.save(figure, "lab1_gradient_descent", args)
@@ -122,11 +148,13 @@ lab.save(figure, "lab1_gradient_descent", args)
 TARGET = 0.05  # of the loss at the start, above the minimum
 reached = {}
 for name, (_, seconds, samples, excess) in runs.items():
-    first = np.flatnonzero(excess < TARGET * excess[0])[:1]  # empty if it is not reached
-    steps = int(first[0]) if len(first) else float("nan")
-    images = int(samples[first[0]]) if len(first) else float("nan")
+    below = np.flatnonzero(excess < TARGET * excess[0])
+    if not len(below):
+        reached[name] = {"steps": float("nan"), "images": float("nan")}
+        continue
+    steps, images = int(below[0]), int(samples[below[0]])
     reached[name] = {"steps": steps, "images": images}
-    print(f"{name:18} down to {TARGET:.0%} after {steps:4} steps, {images:5} images, {seconds[first]} seconds")
+    print(f"{name:18} down to {TARGET:.0%} after {steps:4} steps, {images:5} images, {seconds[steps]:.4f} seconds")
 excess = runs["full batch"][3]
 lab.conclude(
     args,
@@ -141,7 +169,7 @@ lab.conclude(
     full_end=excess[-1],
     single_end=runs["SGD, 1 example"][3][-len(x) :].mean(),  # mean over the last epoch
     kept=excess[6] / excess[5],  # by then only the direction along the valley is left, where the curvature is smallest
-    theory=(1 - METHODS["full batch"][1] * curvature[0]) ** 2,
+    theory=(1 - METHODS["full batch"][1] * smallest) ** 2,
     ranks=args.ranks,
     difference=difference,
 )

@@ -79,10 +79,16 @@ def direction(weights, seed, normalise=True):
 
 
 @torch.no_grad()
-def loss(network, weights, *moves):
-    """The training loss at the weights plus each (distance, direction)."""
+def measure(network, weights, *moves, on=(x, y)):
+    """(loss, error) on images at the weights plus each (distance, direction)."""
     moved = {name: w + sum(t * d[name] for t, d in moves) for name, w in weights.items()}
-    return float(nn.functional.cross_entropy(functional_call(network, moved, x), y))
+    scores = functional_call(network, moved, on[0])
+    return float(nn.functional.cross_entropy(scores, on[1])), float((scores.argmax(1) != on[1]).float().mean())
+
+
+def loss(network, weights, *moves):
+    """The training loss."""
+    return measure(network, weights, *moves)[0]
 
 
 def surface(network, weights, along, comm):
@@ -94,7 +100,7 @@ def surface(network, weights, along, comm):
     return comm.allreduce(values)  # a row is zero on all ranks but one
 
 
-figure, axes = lab.subplots(2, 2, figsize=(9, 7.5))
+figure, axes = lab.subplots(3, 2, figsize=(9, 11))
 along = np.linspace(-1, 1, POINTS)
 guessing = np.log(data.classes)  # the loss of a network that gives all classes the same probability
 better, errors = {}, {}
@@ -104,9 +110,10 @@ for place, skip in zip(axes[0], ("without", "with"), strict=True):
     weights, errors[skip] = train(network, 32, 0.01, 5e-4, name)
     values = pc.local_world(args.ranks).run(partial(surface, network, weights, along))[0]
     better[skip] = np.mean(values < guessing)
-    figure.colorbar(place.contourf(along, along, np.log10(values), levels=20), label="log10 loss")
+    filled = place.contourf(along, along, np.log10(values), levels=np.linspace(-3.5, 3.5, 29), extend="both")
     place.contour(along, along, values, levels=[guessing], colors="white")
-    place.set_title(f"{name}: error {errors[skip]:.1%}", fontsize=9)
+    place.set(title=f"{name}: error {errors[skip]:.1%}", xlabel="distance", ylabel="distance")
+figure.colorbar(filled, ax=axes[0], label="log10 loss", ticks=range(-3, 4))
 
 # %% [markdown]
 # ## Small and large batches
@@ -117,11 +124,12 @@ for place, skip in zip(axes[0], ("without", "with"), strict=True):
 line = np.linspace(-2, 2, 2 * POINTS - 1)
 torch.manual_seed(1)
 start = Network(4, True).state_dict()
-width, raw, norm = [], [], []
+width, raw, norm, found = [], [], [], []
 for (batch, decay), rate in SOLUTIONS.items():
     network, name = Network(4, True), f"batch {batch}, decay {decay:g}"
     network.load_state_dict(start)
     weights, errors[name] = train(network, batch, rate, decay, name)
+    found.append(weights)
     norm.append(float(sum((w**2).sum() for w in weights.values()) ** 0.5))
     labels = f"{name}: error {errors[name]:.1%}", f"{name}: norm of weights {norm[-1]:.1f}"
     for place, widths, reach, label in zip(axes[1], (width, raw), (line, line / 10), labels, strict=True):
@@ -131,7 +139,29 @@ for (batch, decay), rate in SOLUTIONS.items():
         place.plot(reach, curves.mean(0), label=label)
 for place, title in zip(axes[1], ("filter-normalised directions", "directions as drawn"), strict=True):
     place.set(xlabel="distance", ylabel="loss", ylim=(0, 3), title=title)
-    place.legend(fontsize=7)
+    lab.legend(place, ncols=1)
+
+# %% [markdown]
+# ## From one minimum to the other
+#
+# The line `(1 - a) w_small + a w_large` from the small batch's solution through the large batch's, both without weight
+# decay, as in Keskar et al. 2016 (https://arxiv.org/abs/1609.04836), who find the large batch's minimum sharper.
+
+# %%
+line = np.linspace(-1, 2, 4 * POINTS)
+between = {name: found[1][name] - w for name, w in found[0].items()}
+for label, on in (("training images", (x, y)), ("test images", (test_x, test_y))):
+    measured = np.array([measure(network, found[0], (t, between), on=on) for t in line])
+    for place, values in zip(axes[2], measured.T, strict=True):
+        place.plot(line, values, label=label)
+for place, title in zip(axes[2], ("loss", "error"), strict=True):
+    place.set(xlabel="a: 0 is the small batch's solution, 1 the large batch's", ylabel=title)
+    place.set_title(f"{title} on the line through both")
+    for solution in (0, 1):
+        place.axvline(solution, color="k", linewidth=0.8)
+    lab.legend(place)
+axes[2, 0].set_ylim(0, 3)
+rise = [measure(network, found[0], (t, between))[0] for t in (-0.25, 1.25)]  # a quarter beyond either
 lab.save(figure, "lab1_loss_landscape", args)
 
 # %%
@@ -141,7 +171,9 @@ lab.conclude(
     "{depth} layers without skips do better than guessing on {better[without]:.0%} of the plane, with skips on "
     "{better[with]:.0%}; test errors {errors[without]:.1%} and {errors[with]:.1%}. The small batch's valley is "
     "{wide[0]:.2f} times as wide as the large batch's, with weight decay {wide[1]:.2f} times; in directions that are "
-    "not normalised {raw[0]:.2f} and {raw[1]:.2f} times, with weights {norm[0]:.2f} and {norm[1]:.2f} times as long.",
-    depth=DEPTH, better=better, errors=errors,
+    "not normalised {raw[0]:.2f} and {raw[1]:.2f} times, with weights {norm[0]:.2f} and {norm[1]:.2f} times as long. "
+    "On the line through both solutions, a quarter of their distance beyond them, the loss is {rise[0]:.2f} on the "
+    "small batch's side and {rise[1]:.2f} on the large batch's.",
+    depth=DEPTH, better=better, errors=errors, rise=rise,
     **{name: [v[0] / v[1], v[2] / v[3]] for name, v in (("wide", width), ("raw", raw), ("norm", norm))},
 )  # fmt: skip

@@ -10,6 +10,7 @@
 import difflib
 import importlib.util
 import json
+import os
 import re
 import tempfile
 from pathlib import Path
@@ -121,17 +122,21 @@ middle = sorted(e["ts"] for e in reduced)[len(reduced) // 2]
 figure, axes = lab.subplots(1, 2, figsize=(10, 3.5), width_ratios=[2, 3])
 for name in (*FRAMEWORKS, WIDE):
     speeds = [table[name, ranks][1] / table[name, 0][1] for ranks in RANKS]
-    axes[0].plot(RANKS, speeds, "o-", label=name)
-axes[0].axhline(1, color="grey", linewidth=0.5)
+    axes[0].plot(RANKS, speeds, marker="o", label=name)
+cores = len(os.sched_getaffinity(0))
+axes[0].plot(RANKS, [min(ranks, cores) for ranks in RANKS], "k:", label=f"ideal, {cores} cores")
 axes[0].set(xlabel="ranks", ylabel="images/s over the serial script's", xticks=RANKS, ylim=(0, None))
-axes[0].legend(loc="upper right")
+lab.legend(axes[0])
 for event in reduced:
     row = event["pid"], event["args"]["operation"]
     if row in rows and abs(event["ts"] - middle) < 4000:
-        color = "lightgrey" if event["name"].startswith("NEGOTIATE") else "tab:blue"
+        color = "lightgrey" if event["name"].startswith("NEGOTIATE") else "C0"
         axes[1].broken_barh([((event["ts"] - middle) / 1000, event["dur"] / 1000)], (rows.index(row), 0.8), color=color)
-axes[1].set(xlabel="milliseconds", yticks=np.arange(len(rows)) + 0.4, title="grey: waiting for others; blue: reduced")
-axes[1].set_yticklabels([f"rank {rank}: {name.split('.', 2)[2]}" for rank, name in rows], fontsize=7)
+axes[1].set(xlabel="milliseconds", yticks=np.arange(len(rows)) + 0.4, title="a few steps of two ranks")
+axes[1].bar(0, 0, color="lightgrey", label="waits for others")
+axes[1].bar(0, 0, color="C0", label="reduced")
+lab.legend(axes[1])
+axes[1].set_yticklabels([f"rank {rank}: {name.split('.', 2)[2]}" for rank, name in rows], fontsize=8)
 lab.save(figure, "lab2_distributed", args)
 
 # %%

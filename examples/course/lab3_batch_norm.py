@@ -76,8 +76,8 @@ def main() -> None:
         lr = rates[name] = best_rate(few, lambda lr, seed, kind=kind: as_one(validation, args, *kind, steps, lr, seed))
         reached[name] = [as_one(data, args, *kind, steps, lr, seed).accuracy for seed in range(seeds)]
 
-    figure, axes = lab.subplots(2, 2, figsize=(9, 6.5))
-    titles = {"none": "without", "synchronised": "with batch normalisation"}
+    figure, axes = lab.subplots(2, 2, figsize=(10, 7.5))
+    titles = {"none": "without batch normalisation", "synchronised": "with batch normalisation"}
     final = {norm: [runs[norm, seed][1][-1] for seed in range(seeds)] for norm in titles}
     for (norm, title), axis in zip(titles.items(), axes[0], strict=True):
         steps_seen = runs[norm, 0][0]
@@ -87,11 +87,14 @@ def main() -> None:
         for percentile, values in zip(PERCENTILES, np.transpose(runs[norm, 0][2]), strict=True):
             axis.plot(steps_seen[:-1], values, label=f"{percentile}th percentile")
         axis.set(xlabel="step", ylabel="input of a last sigmoid", title=title)
-    axes[0, 0].legend(fontsize=8)
+        lab.legend(axis, ncols=3, columnspacing=1)
+    low, high = zip(*(axis.get_ylim() for axis in axes[0]), strict=True)
+    for axis in axes[0]:
+        axis.set_ylim(min(low), max(high))
     axes[1, 0].set(xlabel="step", ylabel="test accuracy (%)", title=f"batches of {BATCH}, {seeds} seeds")
-    axes[1, 0].legend(fontsize=8)
+    lab.legend(axes[1, 0])
     dots(axes[1, 1], reached)
-    axes[1, 1].set(xlabel="test accuracy (%)", title="one batch: statistics of ...")
+    axes[1, 1].set(xlabel="test accuracy (%)", title="one batch; statistics of")
     lab.save(figure, "lab3_batch_norm", args)
 
     ghost = f"ghost batches of {GHOSTS[1]}"

@@ -70,7 +70,7 @@ def main() -> None:
         for name in KINDS
     }
     for name, reached in accuracy.items():
-        left.plot(sizes, 100 * (1 - reached.mean(1)), "o-", label=name, markersize=3)
+        left.plot(sizes, 100 * (1 - reached.mean(1)), label=name, marker="o", markersize=3)
         left.fill_between(sizes, 100 * (1 - reached.max(1)), 100 * (1 - reached.min(1)), alpha=0.2)
         losses = results[sizes[-1], name, 0].losses
         right.plot(np.arange(len(losses)) * sizes[-1] / len(data.train_x), losses, label=name)
@@ -80,7 +80,7 @@ def main() -> None:
     left.set_yticks((2, 5, 10, 20, 50, 90), ("2", "5", "10", "20", "50", "90"))
     left.minorticks_off()
     right.set(xlabel="epoch", ylabel="training loss", title=f"batch of {sizes[-1]}", yscale="log")
-    left.legend(title="learning rate", fontsize=8, title_fontsize=8)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4, title="learning rate")
     lab.save(figure, "lab3_learning_rates", args)
 
     small, fixed, root = (accuracy[n][i] for n, i in (("fixed", 0), ("fixed", -1), ("square root", -1)))

@@ -252,7 +252,7 @@ def spread(values: Any) -> str:
 def dots(axis: Any, accuracies: dict[str, list[float]]) -> None:
     """Draw the accuracies of several seeds: one line for each name, a dot for each seed, and a bar at the mean."""
     for i, values in enumerate(accuracies.values()):
-        axis.plot(100 * np.array(values), [i] * len(values), "o", markersize=4, alpha=0.6)
+        axis.plot(100 * np.array(values), [i] * len(values), "o", color="C0", markersize=4, alpha=0.6)
         axis.plot(100 * np.mean(values), i, "k|", markersize=14)
     axis.set_yticks(range(len(accuracies)), accuracies)
     axis.set_ylim(len(accuracies) - 0.4, -0.6)

@@ -122,15 +122,18 @@ difference = float(np.abs(np.subtract(losses, expected)).max())
 # %%
 quickest = np.argmin(zero[:, -1] - zero[:, 0])
 zero, one = zero[quickest], one[quickest]
-figure, axes = lab.subplots(1, 2, figsize=(9, 3))
+figure, axes = lab.subplots(1, 2, figsize=(9, 3.4))
 axes[0].plot(expected, label="one process", linewidth=3, color="lightgrey")
-axes[0].plot(losses, label="cut in two", linewidth=0.8)
+axes[0].plot(losses, label="cut in two", linewidth=0.8, linestyle="-")
 axes[0].set(xlabel="step", ylabel="loss", yscale="log")
-axes[0].legend()
+lab.legend(axes[0])
 work = {0: [(zero[0], zero[1]), (zero[2], zero[3])], 1: [(one[1], one[2])]}
+labels = {0: ("forward", "backward"), 1: ("forward,\nbackward",)}
 for rank, parts in work.items():
     bars = [((begin - zero[0]) * 1000, (end - begin) * 1000) for begin, end in parts]
     axes[1].broken_barh(bars, (rank - 0.4, 0.8), color=f"C{rank}")
+    for (begin, length), what in zip(bars, labels[rank], strict=True):
+        axes[1].text(begin + length / 2, rank, what, ha="center", va="center", color="white", fontsize=9)
 axes[1].set(xlabel="milliseconds of the quickest step", yticks=[0, 1], yticklabels=["rank 0", "rank 1"])
 axes[1].invert_yaxis()
 lab.save(figure, "model_parallel", args)

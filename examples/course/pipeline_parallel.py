@@ -13,6 +13,7 @@ import lab
 import numpy as np
 
 import pycollective as pc
+from pycollective.schedule.drawing.style import PALETTE, ink_on
 
 args = lab.start("Pipeline parallelism: GPipe and 1F1B, their bubbles, and the memory that they need.")
 MICRO_BATCHES, STEPS = 8, 3 if args.quick else 20
@@ -128,12 +129,14 @@ for place, (stages, name) in zip(axes[:, 0], lab.track(runs, "pipelines"), stric
     measured[label] = {"bubble": 1 - busy, "stored": stored, "difference": float(difference)}
     for rank, trace in enumerate(traces):
         for a, b, kind, i in trace:
-            color = "C0" if kind == "F" else "C1"
+            color, middle = PALETTE[0 if kind == "F" else 6], (a + b - 2 * begin) * 500
             place.barh(rank, (b - a) * 1000, left=(a - begin) * 1000, color=color, edgecolor="w")
-            place.text((a + b - 2 * begin) * 500, rank, str(i), ha="center", va="center", fontsize=6)
+            place.text(middle, rank, str(i), ha="center", va="center", color=ink_on(color), fontsize=8)
     place.set(yticks=range(stages), ylabel="stage", title=f"{label}: {1 - busy:.0%} bubbles, stage 0 stores {stored}")
     place.invert_yaxis()
-axes[-1, 0].set_xlabel("milliseconds; blue: forward, orange: backward")
+axes[-1, 0].set_xlabel("milliseconds")
+keys = [axes[0, 0].bar(0, 0, color=color, label=label) for color, label in (("C0", "forward"), ("C6", "backward"))]
+figure.legend(handles=keys, loc="outside lower center", ncols=2, title="passes, numbered by micro-batch")
 lab.save(figure, "pipeline_parallel", args)
 
 # %%

@@ -51,6 +51,13 @@ def test_the_others_run_after_a_lab_has_failed(course):
     assert content["quick"] is True and content["ranks"] == 3
 
 
+def test_both_ways_to_start_a_lab():
+    for words in (["examples/course/model_parallel.py"], ["-m", "examples.course.model_parallel"]):
+        command = [sys.executable, *words, "--help"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=COURSE.parents[1])
+        assert done.returncode == 0 and "--quick" in done.stdout, done.stderr
+
+
 def test_a_conclusion_of_an_earlier_run_does_not_count(course):
     out = course.parents[1] / "figures"
     out.mkdir()

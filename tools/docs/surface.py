@@ -104,5 +104,7 @@ def _members(cls: type) -> set[str]:
         for base in cls.__mro__
         if base.__module__.startswith("pycollective")
         for name, member in vars(base).items()
-        if not name.startswith("_") and (inspect.isroutine(member) or isinstance(member, (property, staticmethod)))
+        if not name.startswith("_")
+        and hasattr(base, name)  # other libraries' names raise an error with ours
+        and (inspect.isroutine(member) or isinstance(member, (property, staticmethod)))
     }

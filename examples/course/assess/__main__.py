@@ -27,7 +27,11 @@ TARGETS = {"digits": (0.95, 0.93, 5), "fashion-mnist": (0.90, 0.88, 30), "cifar-
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.course.assess",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("script", type=Path)
     parser.add_argument("--ranks", type=int, default=4, metavar="N", help="number of ranks, at least 2 (default: 4)")
     parser.add_argument("--data", default="digits", choices=TARGETS)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pycollective.schedule.drawing.graph import INK, circle, draw_arrow, draw_ranks
+from pycollective.schedule.drawing.graph import circle, draw_arrow, draw_ranks
+from pycollective.schedule.drawing.style import INK
 
 Weights = Mapping[int, float]
 """{source: weight} of one rank."""
