@@ -25,6 +25,8 @@ FIRST_SECTION = "## Install"
 """Heading of the README from which on it is the page "Getting started"."""
 LAST_SECTION = "## Documentation"
 """Heading of the README from which on it is for the code host only."""
+FIRST = ("init", "Communicator")
+"""Names with which the API reference begins; errors are at the end."""
 TITLES = {"file": "{}", "from": "{}", "output": "output"}
 """Annotation of a code block -> its displayed title."""
 
@@ -81,7 +83,9 @@ def api(module: str) -> str:
     undocumented = [name.full for name in names if not (_constant(name).doc if name.kind == "constant" else name.doc)]
     if undocumented:
         raise ValueError(f"public names without a docstring: {', '.join(undocumented)}")
-    return "\n\n".join([f"# {module}", *(_entry(name) for name in names if "." not in name.path), ""])
+    top = [name for name in names if "." not in name.path]
+    top.sort(key=lambda name: (FIRST.index(name.path) if name.path in FIRST else len(FIRST), name.kind == "error"))
+    return "\n\n".join([f"# {module}", *map(_entry, top), ""])
 
 
 def _entry(name: surface.Name) -> str:
