@@ -79,6 +79,7 @@ def test_loss_landscape(tmp_path):
     found = measured("lab1_loss_landscape", tmp_path)
     assert found["better"]["without"] < found["better"]["with"]
     assert all(ratio > 1 for ratio in found["wide"])
+    assert found["rise"][0] < found["rise"][1]
 
 
 @long
@@ -89,6 +90,28 @@ def test_distributed(tmp_path):
     assert found["same"] is True
     assert "rank 0" in found["error"] and "the last" in found["joined"]
     assert found["seen"] == pytest.approx(0.75, abs=0.02)  # 1 - (1 - 1/2)^2
+
+
+@long
+@pytest.mark.torch
+def test_iteration(tmp_path):
+    pytest.importorskip("torch")
+    found = measured("lab2_iteration", tmp_path)
+    assert 1 <= found["allreduces"] <= found["layers"] == 5
+    assert min(found["stages"]) > 0 and found["earlier"] > 0 and found["waited"] >= 0
+    assert sum(found["stages"]) <= found["fastest"] * 1.001  # those of rank 0, of an iteration of both
+
+
+@long
+@pytest.mark.torch
+def test_scaling(tmp_path):
+    pytest.importorskip("torch")
+    found = measured("lab2_scaling", tmp_path)
+    assert found["most"] == 4096 and 0 <= found["error"] < 0.1  # the formulas against the simulator
+    for one in found["predicted"].values():
+        assert one["hidden"][0] == one["shown"][0] == 100
+        assert all(0 < shown <= hidden <= 100 for hidden, shown in zip(one["hidden"], one["shown"], strict=True))
+    assert found["predicted"]["ring, small"]["shown"][-1] < found["predicted"]["tree, small"]["shown"][-1]
 
 
 def test_each_lab_is_a_notebook():
