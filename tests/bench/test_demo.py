@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from speed import deadline
 
 from launch import find_mpirun
 from pycollective.bench.result import read_json
@@ -25,7 +26,7 @@ def run(tmp_path: Path, *missing: str) -> list[str]:
     """The lines of a short demo in an environment where these modules cannot be imported."""
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({missing}))\n")
     command, environment = [sys.executable, "-c", SHORT, "--epochs", "12"], {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, env=environment)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=deadline(100), env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()
 

@@ -56,7 +56,9 @@ def test_a_link_to_a_file_that_is_missing() -> None:
 def test_every_public_name_has_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     names = list(surface.public("pycollective"))
     page = site_pages.api("pycollective")
-    assert re.findall(r"^::: (.*)$", page, re.MULTILINE) == [name.full for name in names if "." not in name.path]
+    entries = re.findall(r"^::: (.*)$", page, re.MULTILINE)
+    assert entries[:2] == ["pycollective.init", "pycollective.Communicator"]
+    assert sorted(entries) == sorted(name.full for name in names if "." not in name.path)
     monkeypatch.setattr(surface, "public", lambda _: [surface.Name("pycollective", "nothing", lambda: 0)])
     with pytest.raises(ValueError, match="nothing"):
         site_pages.api("pycollective")
