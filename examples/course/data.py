@@ -16,6 +16,7 @@ import os
 import pickle
 import tarfile
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,16 @@ CIFAR_10 = {
     "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
     "test_batch": "40351d587109b95175f43aff81a1287e",
 }
+# File of its binary version -> the SHA-256 that https://github.com/ankane/torchvision-ruby publishes; these are the
+# same images in the same order, each after the byte of its class.
+CIFAR_10_BINARY = {
+    "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+    "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+    "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+    "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+    "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+    "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+}
 CIFAR_ROWS = 10_000
 CIFAR_ARCHIVES = ("cifar-10-python.tar.gz", "cifar-10-batches-py.tar.gz", "cifar-10-batches-py-target_archive")
 
@@ -54,8 +65,8 @@ ADVICE = {
     "keras.datasets.fashion_mnist.load_data() or torchvision.datasets.FashionMNIST('data', download=True); or put "
     "the four files of https://github.com/zalandoresearch/fashion-mnist in a folder and name it.",
     "cifar-10": "Run, once and online, keras.datasets.cifar10.load_data() or "
-    "torchvision.datasets.CIFAR10('data', download=True); or put cifar-10-python.tar.gz of "
-    "https://www.cs.toronto.edu/~kriz/cifar.html in a folder and name it.",
+    "torchvision.datasets.CIFAR10('data', download=True); or put cifar-10-python.tar.gz, or the files of "
+    "cifar-10-binary.tar.gz, of https://www.cs.toronto.edu/~kriz/cifar.html in a folder and name it.",
 }
 
 
@@ -160,21 +171,30 @@ def _idx(path: Path, shape: tuple[int, ...], sha256: str) -> Any:
 
 def _cifar_10(roots: list[Path]) -> Dataset:
     folders = ("", "cifar-10-batches-py", "cifar-10-batches-py-target/cifar-10-batches-py")
+    checksums, read = CIFAR_10, _batch
     if first := _first(roots, folders, ("data_batch_1",)):
-        paths = [first.parent / file for file in CIFAR_10]
-        contents = {path.name: path.read_bytes() for path in paths if path.is_file()}
+        contents = _files(first.parent, CIFAR_10)
         where = f"{first.parent}/"
     elif archive := _first(roots, folders, CIFAR_ARCHIVES):
         contents = _unpacked(archive)
         where = f"{archive}:"
+    elif first := _first(roots, ("", "cifar-10-batches-bin"), ("data_batch_1.bin",)):
+        checksums, read = CIFAR_10_BINARY, _binary_batch
+        contents = _files(first.parent, CIFAR_10_BINARY)
+        where = f"{first.parent}/"
     else:
         raise _missing("cifar-10", roots)
-    if absent := CIFAR_10.keys() - contents.keys():
+    if absent := checksums.keys() - contents.keys():
         raise ValueError(f"{where} is incomplete: {', '.join(sorted(absent))} is missing")
-    parts = [_batch(f"{where}{file}", contents[file], md5) for file, md5 in CIFAR_10.items()]
+    parts = [read(f"{where}{file}", contents[file], checksum) for file, checksum in checksums.items()]
     x = [part[0] for part in parts]
     y = [part[1] for part in parts]
     return Dataset("cifar-10", _scaled(np.concatenate(x[:-1])), np.concatenate(y[:-1]), _scaled(x[-1]), y[-1])
+
+
+def _files(folder: Path, names: Iterable[str]) -> dict[str, bytes]:
+    """Name -> content of those of the files that are in the folder."""
+    return {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
 
 
 def _unpacked(archive: Path) -> dict[str, bytes]:
@@ -199,6 +219,14 @@ def _batch(what: str, content: bytes, md5: str) -> tuple[Any, Any]:
             f"{what} has images of shape {images.shape} and {classes.shape} classes, not {CIFAR_ROWS} each"
         )
     return images.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), classes
+
+
+def _binary_batch(what: str, content: bytes, sha256: str) -> tuple[Any, Any]:
+    """As _batch, of the binary version: CIFAR_ROWS times the byte of the class and the bytes of the image."""
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise ValueError(f"{what} is truncated or not the published file: its checksum differs")
+    rows = np.frombuffer(content, np.uint8).reshape(CIFAR_ROWS, 1 + 3072)
+    return rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), rows[:, 0].astype(np.int64)
 
 
 def _scaled(images: Any) -> Any:

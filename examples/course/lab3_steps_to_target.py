@@ -200,7 +200,7 @@ def convolutional(args: Any) -> tuple[Curve, float] | None:
         missing = str(error).replace("fashion-mnist:FOLDER", "digits:FOLDER")
         print(f"without the panel of the convolutional network: {missing}", flush=True)
         return None
-    sizes = [16, 64, 256, 1024] if args.quick else [1 << power for power in range(3, 12)]
+    sizes = [16, 128, 1024] if args.quick else [1 << power for power in range(3, 12)]
     seeds, choosing = (2, CHOOSING[:1]) if args.quick else (9, CHOOSING)
     rates = convolution.RATES[2:5:2] if args.quick else convolution.RATES
     curve = Curve("convolutional network, Fashion-MNIST", sizes, rates, seeds, choosing)

@@ -59,6 +59,19 @@ def cifar(data, monkeypatch):
     return contents
 
 
+@pytest.fixture
+def binary(data, cifar, monkeypatch):
+    """File -> the content of the same small CIFAR-10 in the binary version."""
+    contents = {}
+    for file, content in cifar.items():
+        batch = pickle.loads(content)
+        classes = np.array(batch["labels"], np.uint8)[:, None]
+        contents[f"{file}.bin"] = np.concatenate([classes, batch["data"]], 1).tobytes()
+    known = {file: hashlib.sha256(content).hexdigest() for file, content in contents.items()}
+    monkeypatch.setattr(data, "CIFAR_10_BINARY", known)
+    return contents
+
+
 def write(folder, contents, zipped=False):
     folder.mkdir(parents=True, exist_ok=True)
     for file, content in contents.items():
@@ -141,6 +154,25 @@ def test_cifar_10_is_read_from_a_folder_a_torchvision_root_and_kerass_cache(data
 def test_cifar_10_is_read_from_the_archive(data, cifar, tmp_path):
     pack(tmp_path / "cifar-10-python.tar.gz", cifar)
     assert data.load("cifar-10", tmp_path).train_x.shape == (20, 32, 32, 3)
+
+
+@pytest.mark.parametrize("folder", ["", "cifar-10-batches-bin"])
+def test_the_binary_version_of_cifar_10_is_the_same(data, cifar, binary, tmp_path, folder):
+    write(tmp_path / "python", cifar)
+    write(tmp_path / "binary" / folder, binary)
+    one, other = (data.load("cifar-10", tmp_path / version) for version in ("python", "binary"))
+    for field in ("train_x", "train_y", "test_x", "test_y"):
+        assert np.array_equal(getattr(one, field), getattr(other, field))
+        assert getattr(one, field).dtype == getattr(other, field).dtype
+
+
+def test_damaged_or_missing_files_of_the_binary_version_are_refused(data, binary, tmp_path):
+    write(tmp_path, {**binary, "test_batch.bin": binary["test_batch.bin"][:-1]})
+    with pytest.raises(ValueError, match=r"test_batch\.bin is truncated or not the published file"):
+        data.load("cifar-10", tmp_path)
+    (tmp_path / "test_batch.bin").unlink()
+    with pytest.raises(ValueError, match=r"is incomplete: test_batch\.bin is missing"):
+        data.load("cifar-10", tmp_path)
 
 
 def test_a_damaged_file_of_cifar_10_is_refused_before_it_is_unpickled(data, cifar, tmp_path):

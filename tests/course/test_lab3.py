@@ -186,3 +186,19 @@ def test_steps_to_target(tmp_path):
     found = measured("lab3_steps_to_target", tmp_path)
     assert found["first"] > 2 * found["last"]
     assert found["low"] <= found["scale"] <= found["high"]
+
+
+@long
+@needs_digits
+def test_data_size(tmp_path):
+    found = measured("lab3_data_size", tmp_path)
+    (low, high), (before, after) = found["exponents"], found["from_to"]
+    assert 0.1 < low <= found["b"] <= high and after < before / 2 and found["needed"] > found["full"]
+
+
+@long
+@needs_digits
+def test_local_rates(tmp_path):
+    found = measured("lab3_local_rates", tmp_path)
+    assert found["most"] > 10 * found["least"]  # of the layers, by one rate for all
+    assert all(first > 10 for first, *_ in found["apart"].values())
