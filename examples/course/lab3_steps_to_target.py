@@ -126,7 +126,8 @@ class Curve:
         """The rate with the fewest steps, from `start` upward until they are more again."""
         best, fewest = start, math.inf
         patience = PATIENCE if len(self.choosing) > 1 else 1
-        for lr in [lr for lr in self.rates if lr >= start]:
+        candidates = [lr for lr in self.rates if lr >= start]
+        for lr in candidates if len(candidates) > 1 else ():
             limit = int(min(patience * fewest, most))
             steps = np.mean([trained(batch, lr, seed, limit) for seed in self.choosing])
             if steps < fewest:
@@ -141,8 +142,10 @@ class Curve:
             axis.plot([batch] * self.seeds, self.steps[batch], color="C0", marker=".", linestyle="none", alpha=0.5)
         axis.plot(usable, medians, color="C0", marker="o", linestyle="-", label="measured: median; dots: seeds")
         axis.plot(usable, medians[0] * usable[0] / usable, color="gray", linestyle=":", label="perfect scaling")
-        fitted = self.least * (1 + self.knee / usable)
-        axis.plot(usable, fitted, color="C1", linestyle="--", label="fitted: least (1 + B / rows)")
+        rows = np.geomspace(usable[0], usable[-1])
+        axis.plot(
+            rows, self.least * (1 + self.knee / rows), color="C1", linestyle="--", label="fitted: least (1 + B / rows)"
+        )
         axis.axvline(self.knee, color="C1", linestyle="--", linewidth=0.8, label="its knee, B")
         axis.axvline(np.median(self.scales), color="C2", linestyle="-.", label="noise scale, 15th to 85th percentile")
         axis.axvspan(*np.percentile(self.scales, (15, 85)), color="C2", alpha=0.15)
@@ -152,6 +155,7 @@ class Curve:
         marks = self.batches[:: 2 if len(self.batches) > 6 else 1]
         axis.set_xticks(marks, map(str, marks))
         axis.tick_params("x", which="minor", bottom=False)
+        axis.tick_params("y", which="minor", labelleft=False)
         for batch, median in zip(usable, medians, strict=True):
             rate = f"$2^{{{math.log2(self.rate[batch]):.0f}}}$"
             axis.annotate(rate, (batch, median), textcoords="offset points", xytext=(3, 7), fontsize=9)
