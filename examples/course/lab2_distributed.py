@@ -53,16 +53,18 @@ for name in FRAMEWORKS:
 # ## Throughput over the number of ranks
 #
 # Every rank takes batches of 32, so the batch of a step grows with the ranks, and the rate with it. WIDE computes more.
+# All are run in turn several times, and the highest speed counts: other programs on the machine only make them slower.
 
 # %%
 WIDE = "torch, wide"
 runs = [(name, ranks) for name in (*FRAMEWORKS, WIDE) for ranks in (0, *RANKS)]  # 0: the serial script
 table = {}
 run(1, "lab2_torch_serial.py", "--epochs", 1)  # reads torch from disk, which must not be timed
-for name, ranks in lab.track(runs, "1, 2, more ranks"):
+for name, ranks in lab.track(runs * SEEDS, "1, 2, more ranks"):
     script = f"lab2_{name.partition(',')[0]}{'' if ranks else '_serial'}.py"
     words = ["--epochs", 2, "--hidden", 4096] if name == WIDE else ["--epochs", EPOCHS]
-    accuracy, speed = table[name, ranks] = run(max(ranks, 1), script, *words)
+    accuracy, speed = run(max(ranks, 1), script, *words)
+    table[name, ranks] = accuracy, max(speed, table.get((name, ranks), (0, 0))[1])
     print(f"{name:11} {ranks or 'serial':6} accuracy {accuracy:.1%}  {speed:9,.0f} images/s", flush=True)
 
 # %% [markdown]
@@ -117,7 +119,10 @@ print(f"without join: {error}\nwith join:    {joined}")
 events = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
 reduced = [event for event in events if event["name"] in ("NEGOTIATE_ALLREDUCE", "ALLREDUCE")]
 rows = sorted({(e["pid"], e["args"]["operation"]) for e in reduced if "gradient" in e["args"]["operation"]})
-middle = sorted(e["ts"] for e in reduced)[len(reduced) // 2]
+rows = [(rank, name) for rank, name in rows if not name.endswith("present")]  # which gradients exist
+steps = sorted(e["ts"] for e in reduced if (e["name"], e["pid"], e["args"]["operation"]) == ("ALLREDUCE", *rows[0]))
+fastest = min(range(len(steps) - 4), key=lambda step: steps[step + 4] - steps[step])  # others were interrupted
+begin, end = steps[fastest], steps[fastest + 4]
 
 figure, axes = lab.subplots(1, 2, figsize=(10, 3.5), width_ratios=[2, 3])
 for name in (*FRAMEWORKS, WIDE):
@@ -129,10 +134,10 @@ axes[0].set(xlabel="ranks", ylabel="images/s over the serial script's", xticks=R
 lab.legend(axes[0])
 for event in reduced:
     row = event["pid"], event["args"]["operation"]
-    if row in rows and abs(event["ts"] - middle) < 4000:
+    if row in rows and begin <= event["ts"] <= end:
         color = "lightgrey" if event["name"].startswith("NEGOTIATE") else "C0"
-        axes[1].broken_barh([((event["ts"] - middle) / 1000, event["dur"] / 1000)], (rows.index(row), 0.8), color=color)
-axes[1].set(xlabel="milliseconds", yticks=np.arange(len(rows)) + 0.4, title="a few steps of two ranks")
+        axes[1].broken_barh([((event["ts"] - begin) / 1000, event["dur"] / 1000)], (rows.index(row), 0.8), color=color)
+axes[1].set(xlabel="milliseconds", yticks=np.arange(len(rows)) + 0.4, title="four steps of two ranks")
 axes[1].bar(0, 0, color="lightgrey", label="waits for others")
 axes[1].bar(0, 0, color="C0", label="reduced")
 lab.legend(axes[1])
