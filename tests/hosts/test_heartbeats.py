@@ -73,6 +73,13 @@ def test_a_silent_host_is_lost(tmp_path: Path) -> None:
     assert text.startswith("PeerLostError 1 rank 1 (host far) is gone (its host has not answered for 0.4 s) during all")
 
 
+@pytest.mark.parametrize("answered", [True, False])
+def test_only_a_host_that_never_answered_gets_time_for_a_new_communicator(tmp_path: Path, answered: bool) -> None:
+    """It may be stopped while the communicator is made."""
+    text = _play(tmp_path, f"{'beat(1); ' if answered else ''}time.sleep(0.1); other = first_of((0, 1)); raised()")
+    assert text.startswith("PeerLostError 1" if answered else "TimeoutError")
+
+
 def test_a_rank_that_is_silent_alone_is_only_late(tmp_path: Path) -> None:
     text = _play(tmp_path, "beat(1); threading.Thread(target=beat_for, args=(2, 2.0)).start(); raised()")
     assert text.startswith("TimeoutError") and "rank 1" in text

@@ -31,7 +31,8 @@ constexpr auto kWary = milliseconds(100);             // how long waits then spi
 constexpr auto kWarySpin = std::chrono::microseconds(60);    // less than a long yield: two wary jobs calm down
 constexpr auto kPatientWithNetworks = milliseconds(3000);
 constexpr auto kBystanderGrace = milliseconds(200);  // a rank that ended after its part of a call is not lost
-constexpr auto kMercy = milliseconds(400);            // for a call before one that a rank has given up
+// For a call before one that a rank has given up. A lost host is found out after 2.13 s, and to be named within 2.5 s.
+constexpr auto kMercy = milliseconds(300);
 
 // The futex is the counter's low half (x86-64 and AArch64 are little-endian).
 uint32_t* futex_word(RankBlock& block) { return reinterpret_cast<uint32_t*>(&block.counter); }

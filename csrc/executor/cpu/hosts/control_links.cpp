@@ -14,7 +14,7 @@ using std::chrono::steady_clock;
 
 constexpr uint64_t kMostText = 4096;  // bytes
 constexpr auto kStillWaits = std::chrono::milliseconds(250);  // a rank that waits notes it every few milliseconds
-constexpr auto kFirstBeat = std::chrono::seconds(10);  // the peer may still be preparing the communicator
+constexpr std::chrono::duration<double> kFirstBeat(10);  // more time for it
 
 bool is_known(MessageKind kind) {
   return kind == MessageKind::abort || kind == MessageKind::depart || kind == MessageKind::heartbeat ||
@@ -33,10 +33,10 @@ char* ControlLinks::Peer::place(const MessageHeader& header) {
 }
 
 void ControlLinks::Peer::arrived(const MessageHeader& header) {
-  heard = steady_clock::now();
+  heard = {steady_clock::now(), true};
   departed = departed || header.kind == MessageKind::depart;
   expels = expels || header.kind == MessageKind::expelled;
-  if (header.kind == MessageKind::heartbeat) awaited = {static_cast<int32_t>(header.step), heard};
+  if (header.kind == MessageKind::heartbeat) awaited = {static_cast<int32_t>(header.step), heard.last};
   text.resize(header.bytes);
   if (header.kind == MessageKind::depart) failure = text;
   if (header.kind != MessageKind::abort || abort) return;
@@ -52,7 +52,7 @@ bool ControlLinks::Peer::unanswered() const {
 void ControlLinks::add(int32_t rank, std::unique_ptr<Link> link) {
   Peer& peer = peers_[rank];
   peer.link = std::move(link);
-  peer.heard = steady_clock::now() + kFirstBeat;
+  peer.heard.last = steady_clock::now();
 }
 
 void ControlLinks::set_hosts(const std::vector<std::string>& hosts, std::vector<std::string> names) {
@@ -127,9 +127,10 @@ void ControlLinks::beat(Time now, bool was_stopped, Heard& heard) {
   for (auto& [rank, peer] : peers_) {
     const bool full = peer.link->sends() || (over_ && peer.silent);
     if (!peer.link->closed() && !full) peer.link->send({0, 0, 0, awaited, 0, MessageKind::heartbeat, 0}, nullptr);
-    if (was_stopped) peer.heard = std::max(peer.heard, now);
-    Time& of_host = heard[peer.host];
-    of_host = std::max(of_host, peer.heard);
+    if (was_stopped) peer.heard.last = std::max(peer.heard.last, now);
+    Sign& of_host = heard[peer.host];
+    of_host.last = std::max(of_host.last, peer.heard.last);
+    of_host.answered |= peer.heard.answered;
   }
 }
 
@@ -139,7 +140,9 @@ void ControlLinks::judge(Time now, const Heard& heard) {
   const std::chrono::duration<double> limit(environment().host_timeout);
   for (auto& [rank, peer] : peers_) {
     const auto found = heard.find(peer.host);
-    peer.silent = found != heard.end() && now - found->second > limit;
+    if (found == heard.end()) continue;
+    const auto& [last, answered] = found->second;
+    peer.silent = now - last > (answered ? limit : limit + kFirstBeat);
   }
 }
 

@@ -19,7 +19,11 @@ namespace pc {
 class ControlLinks {
  public:
   using Time = std::chrono::steady_clock::time_point;
-  using Heard = std::map<std::string, Time>;  // by host
+  struct Sign {
+    Time last{};
+    bool answered = false;  // else that of a new connection, whose other end may still prepare the communicator
+  };
+  using Heard = std::map<std::string, Sign>;  // by host
   void add(int32_t rank, std::unique_ptr<Link> link);
   // By rank of the communicator: what identifies its host in the whole job, and the host's name.
   void set_hosts(const std::vector<std::string>& hosts, std::vector<std::string> names);
@@ -65,7 +69,7 @@ class ControlLinks {
     std::string host, text, failure;
     std::optional<Abort> abort;
     bool departed = false, violated = false, silent = false, expels = false;
-    Time heard{};
+    Sign heard;
     Awaited awaited;
     char* place(const MessageHeader& header) override;
     void arrived(const MessageHeader& header) override;
