@@ -79,7 +79,7 @@ mutants: $(VENV)/.installed $(VENV)/.torch ## seeded faults that the tests must 
 stress: $(VENV)/.installed $(VENV)/.torch ## the tests many times beside busy processes, hours (ARGS="--times 1")
 	JOBS=$(JOBS) $(BIN)/python tools/stress.py $(ARGS)
 
-nightly: ## the long checks, recorded in tests/nightly.json: mutants, trials, sanitizers, versions, wheels, an hour of fuzz (ARGS="asan")
+nightly: ## the long checks, recorded in tests/nightly.json: mutants, trials, sanitizers, notebooks, versions, wheels, an hour of fuzz (ARGS="asan")
 	env -u MAKEFLAGS -u ARGS $(PYTHON) tools/nightly.py $(ARGS)
 
 release: ## all tiers, then a commit and a tag with the changelog's notes, and wheels in dist (VERSION=0.2.0, ARGS=--dry-run)
