@@ -3,8 +3,8 @@
     cp assessment.py my_script.py
     python -m examples.course.assess my_script.py --ranks 4
 
-The copy must still take these options, and its rank 0 print the last line as it is here. assess.py describes what is
-checked; lab2_torch.py shows how a script is converted.
+The copy must still take these options, and its rank 0 print the last line as it is here. `assess --help` describes
+what is checked; lab2_torch.py shows how a script is converted.
 """
 
 import argparse

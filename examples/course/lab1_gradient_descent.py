@@ -135,7 +135,7 @@ figure, axes = lab.subplots(2, 2, figsize=(9, 7))
 draw_surface(axes[0, 0])
 for name, (path, seconds, samples, excess) in reversed(runs.items()):
     axes[0, 0].plot(*path[:1500].T, marker="o" if len(path) < 100 else "", markersize=3, linewidth=0.8, label=name)
-    thin = np.unique(np.geomspace(1, len(path), 400).astype(int)) - 1  # at most 400 points
+    thin = np.unique(np.geomspace(1, len(path) - 1, 400).astype(int))  # at most 400 points, from the first step on
     for place, along in zip(axes.flat[1:], (np.arange(len(path)), samples, seconds), strict=True):
         place.plot(along[thin], excess[thin], linewidth=0.8)
 axes[0, 0].set_title("the loss, and the paths on it")
@@ -151,6 +151,7 @@ for name, (_, seconds, samples, excess) in runs.items():
     below = np.flatnonzero(excess < TARGET * excess[0])
     if not len(below):
         reached[name] = {"steps": float("nan"), "images": float("nan")}
+        print(f"{name:18} never down to {TARGET:.0%}: its rate is too low or too high")
         continue
     steps, images = int(below[0]), int(samples[below[0]])
     reached[name] = {"steps": steps, "images": images}
@@ -161,9 +162,10 @@ lab.conclude(
     "lab1_gradient_descent",
     "to bring the excess loss down to {target:.0%}, the full batch takes {full[steps]} steps and {full[images]:,} "
     "images, batches of 32 take {mini[steps]} steps and {mini[images]:,} images, SGD {single[steps]} and "
-    "{single[images]:,}; the full batch ends {full_end:.0e} above the minimum, SGD {single_end:.0e}, as its gradients "
-    "stay noisy. Near the minimum a full-batch step keeps {kept:.3f} of the excess loss; theory, (1 - rate * smallest "
-    "curvature)^2: {theory:.3f}. {ranks} ranks take the same path, up to {difference:.0e}.",
+    "{single[images]:,}; at the end the full batch is {full_end:.0e} above the minimum, and SGD {single_end:.0e}, "
+    "where the noise of its gradients keeps it. Near the minimum a full-batch step keeps {kept:.3f} of the excess "
+    "loss; theory, (1 - rate * smallest curvature)^2: {theory:.3f}. {ranks} ranks take the same path, up to "
+    "{difference:.0e}.",
     target=TARGET,
     **dict(zip(("full", "mini", "single"), reached.values(), strict=True)),
     full_end=excess[-1],

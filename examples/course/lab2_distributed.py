@@ -122,7 +122,8 @@ rows = sorted({(e["pid"], e["args"]["operation"]) for e in reduced if "gradient"
 rows = [(rank, name) for rank, name in rows if not name.endswith("present")]  # which gradients exist
 steps = sorted(e["ts"] for e in reduced if (e["name"], e["pid"], e["args"]["operation"]) == ("ALLREDUCE", *rows[0]))
 fastest = min(range(len(steps) - 4), key=lambda step: steps[step + 4] - steps[step])  # others were interrupted
-begin, end = steps[fastest], steps[fastest + 4]
+half = (steps[fastest + 1] - steps[fastest]) / 2
+begin, end = steps[fastest] - half, steps[fastest + 4] - half
 
 figure, axes = lab.subplots(1, 2, figsize=(10, 3.5), width_ratios=[2, 3])
 for name in (*FRAMEWORKS, WIDE):
@@ -134,7 +135,7 @@ axes[0].set(xlabel="ranks", ylabel="images/s over the serial script's", xticks=R
 lab.legend(axes[0])
 for event in reduced:
     row = event["pid"], event["args"]["operation"]
-    if row in rows and begin <= event["ts"] <= end:
+    if row in rows and begin <= event["ts"] < end:
         color = "lightgrey" if event["name"].startswith("NEGOTIATE") else "C0"
         axes[1].broken_barh([((event["ts"] - begin) / 1000, event["dur"] / 1000)], (rows.index(row), 0.8), color=color)
 axes[1].set(xlabel="milliseconds", yticks=np.arange(len(rows)) + 0.4, title="four steps of two ranks")

@@ -123,7 +123,7 @@ def draw(ranks: list, spans: dict):
             before = span
     axis.set_yticks(list(labels), labels.values())
     title = f"one iteration on {len(ranks)} ranks, {ROWS} rows on each"
-    axis.set(xlabel="milliseconds", xlim=(-end / 100, end), title=title)
+    axis.set(xlabel="milliseconds", xlim=(-end / 100, 1.01 * end), title=title)
     axis.invert_yaxis()
     axis.grid(visible=False, axis="y")
     keys = [Patch(facecolor=look, edgecolor=INK, label=stage) for stage, look in sorted((COMPUTING | REDUCING).items())]

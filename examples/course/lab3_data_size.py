@@ -108,7 +108,7 @@ def main() -> None:
     lab.conclude(
         args,
         "lab3_data_size",
-        "From {start} to {full} rows the error falls from {from_to[0]:.1%} to {from_to[1]:.1%}, as {a:.2f} * rows^-b "
+        "From {start} to {full} rows the error falls from {from_to[0]:.1%} to {from_to[1]:.1%}, as {a:.0%} * rows^-b "
         "with b = {b:.2f} ({exponents[0]:.2f} to {exponents[1]:.2f}: 95% of bootstrap samples of seeds and test "
         "images). Half the error would need {needed:,.0f} rows ({range_needed[0]:,.0f} to {range_needed[1]:,.0f}). The "
         "largest set's error is {relative:.2f} ({relatives[0]:.2f} to {relatives[1]:.2f}) times what a law through the "
@@ -124,7 +124,7 @@ def main() -> None:
         range_needed=range_needed,
         relative=relative,
         relatives=relatives.tolist(),
-        flat="the curve flattens" if relatives[0] > 1 else "no irreducible error is seen",
+        flat="the curve flattens" if relatives[0] > 1.05 else "no irreducible error is seen",
         gain=np.mean(gains),
         most_gain=np.max(np.abs(gains)),
         rates=rates,
@@ -139,7 +139,7 @@ def draw(args, sizes, errors, guessing: float, first: int, a: float, b: float, n
     axis.axhline(100 * guessing, color="gray", linestyle=":", label="guessing")
     axis.plot(np.repeat(sizes, seeds), 100 * errors.ravel(), ".", color="C0", alpha=0.4, label=f"{seeds} seeds")
     axis.plot(sizes, 100 * medians, color="C0", linestyle="none", marker="o", label="median")
-    for ends, line, label in (((start, full), "-", "{a:.2f} rows^-{b:.2f}"), ((full, needed), "--", "extrapolated")):
+    for ends, line, label in (((start, full), "-", "{a:.0%} × rows^-{b:.2f}"), ((full, needed), "--", "extrapolated")):
         axis.plot(ends, 100 * a * np.array(ends) ** -b, color="C1", linestyle=line, label=label.format(a=a, b=b))
     half = 100 * a * needed**-b
     axis.plot(needed, half, color="C1", linestyle="none", marker="D", label="half the error")

@@ -144,7 +144,7 @@ class Curve:
         axis.plot(usable, medians[0] * usable[0] / usable, color="gray", linestyle=":", label="perfect scaling")
         rows = np.geomspace(usable[0], usable[-1])
         axis.plot(
-            rows, self.least * (1 + self.knee / rows), color="C1", linestyle="--", label="fitted: least (1 + B / rows)"
+            rows, self.least * (1 + self.knee / rows), color="C1", linestyle="--", label="fit: fewest (1 + B / rows)"
         )
         axis.axvline(self.knee, color="C1", linestyle="--", linewidth=0.8, label="its knee, B")
         axis.axvline(np.median(self.scales), color="C2", linestyle="-.", label="noise scale, 15th to 85th percentile")

@@ -165,10 +165,9 @@ def check(comm: Communicator, item: Item) -> None:
         return
     if item.x is None:
         raise TypeError(f"{item.collective} {item.name!r} has no array")
-    if arrays.negated(item.x) or arrays.negated(item.out):
-        raise ValueError(
-            f"{item.collective} {item.name!r}: a tensor shows the negative of its memory: resolve_neg() it"
-        )
+    for each in (item.x, item.out):
+        if arrays.is_lazy_view(each):
+            raise ValueError(f"{item.collective} {item.name!r}: a tensor has its {arrays.lazy_bit(each)}")
     if arrays.on_device(item.x):
         from pycollective.engine import device
 
@@ -198,9 +197,9 @@ def _needs_no_check(item: Item) -> bool:
             item.out = np.empty(x.shape, x.dtype)
         return out is None or type(out) is np.ndarray
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # arrays.torch_of takes twice as long
-    if type(x) is not tensor or not x.is_cpu or x.is_neg():
+    if type(x) is not tensor or not x.is_cpu or x.is_neg() or x.is_conj():
         return False
-    return out is x or (type(out) is tensor and out.is_cpu and not out.is_neg())
+    return out is x or (type(out) is tensor and out.is_cpu and not (out.is_neg() or out.is_conj()))
 
 
 def _check_splits(item: Item, shape: tuple[int, ...], size: int) -> None:

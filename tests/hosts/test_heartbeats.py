@@ -116,6 +116,21 @@ def test_an_ended_process_is_named_with_its_host(tmp_path: Path) -> None:
     assert text.startswith("PeerLostError 2 rank 2 (host far) is gone (its process has ended) during allreduce")
 
 
+def test_of_two_lost_ranks_the_first_is_named(tmp_path: Path) -> None:
+    """Launchers end the others because of it; this rank waits for one of these."""
+    script = """
+def end():
+    while HEADER.unpack(control[1].recv(HEADER.size, socket.MSG_WAITALL))[3] != 1:  # for which rank it waits
+        pass
+    for connection in far[1]:
+        connection.close()
+control[2].close()
+threading.Thread(target=end).start()
+raised()
+"""
+    assert _play(tmp_path, script).startswith("PeerLostError 2 rank 2 (host far) is gone (its process has ended)")
+
+
 def test_a_rank_reported_as_lost_is_gone_while_its_connection_is_open(tmp_path: Path) -> None:
     script = (
         "print(comm.backend.team.gone(1)); report(2, 1, b'rank 1 is gone'); raised(); print(comm.backend.team.gone(1))"

@@ -110,19 +110,29 @@ bool requires_grad(py::handle tensor) {
   return found.ptr() != Py_False;
 }
 
-// torch may negate a tensor by a bit of it, not in memory; DLPack does not export that bit.
-bool negated(py::handle tensor) {
-  static PyObject* const name = interned("is_neg");
+// torch may negate or conjugate a tensor by a bit of it, not in memory; DLPack exports neither bit, and __dlpack__ refuses
+// the second.
+bool has_bit(py::handle tensor, PyObject* name) {
   const auto found = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(tensor.ptr(), name));
   if (!found) PyErr_Clear();
   return found.ptr() != Py_False;
+}
+
+bool negated(py::handle tensor) {
+  static PyObject* const name = interned("is_neg");
+  return has_bit(tensor, name);
+}
+
+bool conjugated(py::handle tensor) {
+  static PyObject* const name = interned("is_conj");
+  return has_bit(tensor, name);
 }
 
 // What __dlpack__ would return, without Python; null if __dlpack__ must be called, or to let it report its refusal.
 ManagedVersioned* export_owned(py::handle array) {
   const Producer producer = producer_of(Py_TYPE(array.ptr()));
   if (producer.api == nullptr || producer.api->export_owned == nullptr) return nullptr;
-  if (producer.torch && requires_grad(array)) return nullptr;
+  if (producer.torch && (requires_grad(array) || conjugated(array))) return nullptr;
   ManagedVersioned* owned = nullptr;
   if (producer.api->export_owned(array.ptr(), &owned) != 0) owned = nullptr;
   if (PyErr_Occurred() != nullptr) PyErr_Clear();
@@ -169,7 +179,10 @@ bool read_plain(const Producer& producer, py::handle array, PlainArray& plain) {
 bool read_plain_tensor(py::handle array, bool writes, PlainArray& plain) {
   const Producer producer = producer_of(Py_TYPE(array.ptr()));
   if (producer.torch ? !producer.exact : writes) return false;
-  return read_plain(producer, array, plain) && !(producer.torch && (requires_grad(array) || negated(array)));
+  if (!read_plain(producer, array, plain)) return false;
+  if (!producer.torch) return true;
+  const bool complex = kind_of(plain.view.dtype) == Kind::complex;
+  return !requires_grad(array) && !negated(array) && !(complex && conjugated(array));
 }
 
 bool is_plain_tensor(py::handle array) { return producer_of(Py_TYPE(array.ptr())).exact; }

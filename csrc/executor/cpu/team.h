@@ -294,6 +294,7 @@ class alignas(64) Team {
   std::atomic<bool> raised_{false};  // a call of this rank has raised the communicator's fault
   std::atomic<uint64_t> sequence_{1};  // of the next call; 0 is the initial value of memory.  Only its rank writes it
   uint64_t failed_ = 0;  // the newest call that this rank gave up
+  int32_t first_lost_ = -1;  // the rank that was first seen to be gone: launchers end the others because of it
   uint64_t base_ = 1;
   ScratchRing ring_;
   SharedWrites shared_writes_;

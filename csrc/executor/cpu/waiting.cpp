@@ -305,11 +305,12 @@ bool Team::check_peers(const Operation& op, const Goal& goal) {
     const bool departed = home(members_[r]).presence.load(std::memory_order_acquire) == Presence::departed;
     const bool lost = departed ? r == goal.peer : gone(members_[r]);
     if (!lost) continue;
+    if (!departed && first_lost_ < 0) first_lost_ = r;
     const bool awaited = r == goal.peer && (goal.sent || !arrived(goal));
     if (awaited && may_still_arrive(r)) continue;
     const bool left_to_others = entered(op, r) && goal.staging == nullptr && entered(op, goal.peer);
     if (awaited || (!departed && !left_to_others && Clock::now() - op.waiting_since > kBystanderGrace)) {
-      report_lost(op, r, departed);
+      report_lost(op, departed ? r : first_lost_, departed);
       return false;
     }
   }

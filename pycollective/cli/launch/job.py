@@ -25,7 +25,8 @@ from pycollective.comm.bootstrap.sockets import descriptors
 
 KILL_AFTER = 5.0
 """Seconds between asking a rank to end and killing it."""
-_TOGETHER = 0.2  # seconds in which the ranks of a job that is over end
+TOGETHER = 0.2
+"""Seconds in which the ranks of a job that is over end, and in which those that wait for a lost one can name it."""
 CULPRIT_ENDS = 2.0
 """Seconds that the rank that a failed one blames has to end by itself: it may be about to, with an error of its own."""
 _POLL = 0.05  # seconds between polls of the children if the kernel has no pidfd, and while a line is not complete
@@ -214,7 +215,7 @@ class Job:
                 log(f"{who} {ended.how}; the others may continue for {self.grace:g} s")
         if self.failed_at is not None:
             awaited = any(each.blamed in others for each in self.ended)
-            self.terminate_at = self.failed_at + max(self.grace, CULPRIT_ENDS if awaited else 0.0)
+            self.terminate_at = self.failed_at + max(self.grace, CULPRIT_ENDS if awaited else TOGETHER)
 
     def _tell_others(self, rank: Rank, how: str) -> None:
         """For those that wait in init() for a rank that has ended."""
@@ -226,7 +227,7 @@ class Job:
             with contextlib.suppress(BootstrapError):
                 ended.report(rank.env, f"rank {rank.rank} {how} without joining the other ranks")
 
-        timer = threading.Timer(_TOGETHER, tell)
+        timer = threading.Timer(TOGETHER, tell)
         timer.daemon = True
         timer.start()
 

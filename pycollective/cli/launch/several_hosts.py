@@ -22,7 +22,7 @@ from pycollective.cli.launch import signals
 from pycollective.cli.launch.culprit import Ended, first_and_culprit, verdict
 from pycollective.cli.launch.host_variables import host_variables, new_token, refuse_differences
 from pycollective.cli.launch.hosts import Host
-from pycollective.cli.launch.job import CULPRIT_ENDS, KILL_AFTER, log
+from pycollective.cli.launch.job import CULPRIT_ENDS, KILL_AFTER, TOGETHER, log
 from pycollective.cli.launch.order import Order
 from pycollective.cli.launch.output import Screen
 from pycollective.cli.launch.remote_agent import START_SECONDS, OutputPipe, RemoteAgent, forwarded_variables
@@ -170,7 +170,7 @@ class _Hosts:
                         log(f"the ranks of host {member.host.name} ended with code {failed}; stopping the other hosts")
                 if failed and self._stopping is None:
                     awaited = any(self._runs(each.blamed) for each in ended)
-                    terminate_at = failed_at + max(grace, CULPRIT_ENDS if awaited else 0.0)
+                    terminate_at = failed_at + max(grace, CULPRIT_ENDS if awaited else TOGETHER)
             now = time.monotonic()
             if terminate_at is not None and now >= terminate_at:
                 terminate_at = None

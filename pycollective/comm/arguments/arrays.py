@@ -35,7 +35,7 @@ def strided(x: Any, what: str = "x") -> Any:
     if isinstance(x, np.ndarray):
         return plain(x, what)
     if hasattr(x, "__dlpack__"):
-        return _buffer(x.resolve_neg() if negated(x) else x, what, True)
+        return _buffer(x.resolve_conj().resolve_neg() if is_lazy_view(x) else x, what, True)
     array = _converted(x, what)
     if _core.dtype_name(array.dtype) is None:
         raise TypeError(f"{what} is no array that a collective takes: {checks.shown(x)}")
@@ -77,14 +77,15 @@ def writable(out: Any) -> Any:
 
     Raises:
         TypeError: not an array, a subclass of numpy.ndarray (see `plain`), or memory of another device.
-        ValueError: read-only, not C-contiguous (a copy would be written and lost), a tensor with the negative bit.
+        ValueError: read-only, not C-contiguous (a copy would be written and lost), or a tensor with the
+            negative or conjugate bit.
     """
     if isinstance(out, np.ndarray):
         buffer: Any = out if type(out) is np.ndarray else plain(out, "out")
         contiguous, may_write = out.flags.c_contiguous, out.flags.writeable
     elif isinstance(out, _core.HostBuffer) or hasattr(out, "__dlpack__"):
-        if negated(out):
-            raise ValueError("out is a tensor with its negative bit set: pass out.resolve_neg()")
+        if is_lazy_view(out):
+            raise ValueError(f"out is a tensor with its {lazy_bit(out)}")
         buffer = out if isinstance(out, _core.HostBuffer) else _buffer(out, "out", False)
         contiguous, may_write = True, buffer.writable
     else:
@@ -135,9 +136,17 @@ def on_device(x: Any) -> bool:
         ) from None
 
 
-def negated(x: Any) -> bool:
-    """Whether a tensor has its negative bit set, as torch.imag of a conjugate: DLPack does not export it."""
-    return torch_of(x) is not None and bool(x.is_neg())
+def is_lazy_view(x: Any) -> bool:
+    """Whether a tensor has its conjugate bit set, or its negative bit, as torch.imag of a conjugate.
+
+    Its elements are others than those in its memory. DLPack exports neither bit.
+    """
+    return torch_of(x) is not None and bool(x.is_neg() or x.is_conj())
+
+
+def lazy_bit(x: Any) -> str:
+    """Which bit a lazy view has, and the remedy, for errors."""
+    return "conjugate bit set: pass x.resolve_conj()" if x.is_conj() else "negative bit set: pass x.resolve_neg()"
 
 
 def _converted(x: Any, what: str) -> np.ndarray[Any, Any]:

@@ -12,6 +12,7 @@ import sys
 from types import TracebackType
 
 from pycollective import _core
+from pycollective.comm.bootstrap import mpi_exit
 from pycollective.errors import CommunicatorError, PeerLostError, TimeoutError
 
 VARIABLE = "PYCOLLECTIVE_REPORT"
@@ -27,6 +28,7 @@ def watch(rank: int) -> None:
     def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         here = os.getpid() == process  # not in a child made by fork
         if here:
+            mpi_exit.note_fault()
             blamed = _blamed_by(error, rank)
             if blamed is None:
                 _core.Team.note_failure(_text_of(error))

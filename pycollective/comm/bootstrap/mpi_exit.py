@@ -21,7 +21,7 @@ def register() -> None:
 
 
 def note_fault() -> None:
-    """A communicator between hosts was given up: ranks may be missing in MPI_Finalize."""
+    """A communicator was given up, or an error ends this process: others may come late to MPI_Finalize, or never."""
     global _broken
     _broken = True
 

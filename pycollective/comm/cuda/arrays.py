@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from pycollective.comm.arguments.arrays import numpy_dtype, package_of, torch_of
+from pycollective.comm.arguments.arrays import is_lazy_view, lazy_bit, numpy_dtype, package_of, torch_of
 from pycollective.comm.cuda.runtime import load
 from pycollective.dtypes import DTYPES
 
@@ -87,7 +87,7 @@ def view(x: Any, stream: int, what: str) -> View:
 
     Raises:
         TypeError: not in device memory, or an element type that no collective takes.
-        ValueError: not C-contiguous, or a torch tensor with the negative bit.
+        ValueError: not C-contiguous, or a torch tensor with the negative or conjugate bit.
     """
     torch = torch_of(x)
     if torch is not None:
@@ -158,8 +158,8 @@ def _view_of_tensor(torch: Any, x: Any, stream: int, what: str) -> View:
         raise TypeError(f"{what} is a sparse tensor")
     if not x.is_contiguous():
         raise ValueError(f"{what} is not C-contiguous (strides {tuple(x.stride())}): pass a contiguous tensor")
-    if x.is_neg():
-        raise ValueError(f"{what} is a tensor with its negative bit set: pass {what}.resolve_neg()")
+    if is_lazy_view(x):
+        raise ValueError(f"{what} is a tensor with its {lazy_bit(x)}")
     dtype = str(x.dtype).removeprefix("torch.")
     if dtype not in ITEMSIZE:
         raise TypeError(f"{what} has element type {dtype}, which no collective takes")

@@ -55,7 +55,7 @@ def sending(
     dense = gradient.to_dense() if gradient.is_sparse else gradient
     small, context = compression.compress(dense)
     order = _order(p)
-    x = (small.detach() if order is None else small.detach().permute(order)).contiguous()
+    x = (small.detach() if order is None else small.detach().permute(order)).contiguous().resolve_conj().resolve_neg()
     is_small = x.data_ptr() == small.data_ptr()
 
     def take() -> None:

@@ -8,19 +8,20 @@ from typing import Any
 import torch
 
 from pycollective import checks
+from pycollective.comm.arguments.arrays import is_lazy_view, lazy_bit
 from pycollective.hvd.result_memory import LEAST_BYTES, lease
 
 Tensors = Sequence[torch.Tensor]
 
 
 def sendable(tensor: torch.Tensor) -> torch.Tensor:
-    """The form in which a read-only tensor is sent: itself, or a contiguous copy with a pending negation applied."""
+    """The form in which a read-only tensor is sent: itself, or a contiguous copy without negative or conjugate bit."""
     try:
         if type(tensor) is torch.Tensor and is_plain(tensor):
             return tensor
         if tensor.is_meta:
             require_dense(tensor)
-        return tensor.detach().contiguous().resolve_neg()
+        return tensor.detach().contiguous().resolve_conj().resolve_neg()
     except Exception:
         require_dense(tensor)
         raise
@@ -32,7 +33,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
         not tensor.requires_grad
         and tensor.layout is torch.strided
         and tensor.is_contiguous()
-        and not (tensor.is_neg() or tensor.is_meta)
+        and not (tensor.is_neg() or tensor.is_conj() or tensor.is_meta)
     )
 
 
@@ -40,13 +41,15 @@ def changeable(tensor: torch.Tensor) -> torch.Tensor:
     """The form in which a tensor is changed in place.
 
     Raises:
-        ValueError: it is not contiguous, or is a negated view of what is stored in memory.
+        ValueError: it is not contiguous, or is a negated or conjugated view of what is stored in memory.
         TypeError: not a dense tensor.
     """
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or tensor.is_meta:
         require_dense(tensor)
-    if not tensor.is_contiguous() or tensor.is_neg():
+    if not tensor.is_contiguous():
         raise ValueError("tensor: one that is changed in place must be contiguous")
+    if is_lazy_view(tensor):
+        raise ValueError(f"tensor: one that is changed in place must not have its {lazy_bit(tensor)}")
     return tensor.detach()
 
 

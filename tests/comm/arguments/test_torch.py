@@ -197,3 +197,23 @@ def test_a_subclass_without_its_own_memory() -> None:
         assert comm.allreduce(torch.ones(3)).sum() == 6
 
     local_world(2).run(body)
+
+
+def test_a_conjugated_view_counts_by_value() -> None:
+    """Its memory has the conjugate of what it shows, which DLPack does not export."""
+
+    def body(comm: Communicator) -> None:
+        view = torch.full((2, 2), 1 + 2j).conj()
+        assert view.is_conj() and view.is_contiguous()
+        for collective in (*REDUCING, *MOVING):
+            for form in (collective, f"i{collective}"):
+                results = [call(comm, form, x) for x in (view, view.resolve_conj())]
+                found, expected = (made.result(20) for made in results) if form != collective else results
+                assert found is expected is None or torch.equal(found, expected), form
+        with pytest.raises(ValueError, match="resolve_conj"):
+            comm.allreduce(torch.ones_like(view), out=view)
+        request = comm.isend(view, 1 - comm.rank)
+        assert torch.equal(comm.recv(torch.zeros_like(view).resolve_conj(), 1 - comm.rank), view)
+        request.wait(20)
+
+    local_world(2).run(body)

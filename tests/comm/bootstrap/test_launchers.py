@@ -78,6 +78,36 @@ def test_mpi_names_missing_ranks() -> None:
 
 
 @needs_mpi
+def test_a_stopped_rank_does_not_hold_the_others_in_mpi_finalize() -> None:
+    script = """
+        import os, signal
+        import pycollective
+        comm = pycollective.init()
+        comm.barrier()
+        if comm.rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        comm.barrier()
+    """
+    done = launch(2, script, launcher="mpirun", env={"PYCOLLECTIVE_TIMEOUT": "1"}, timeout=30)
+    assert done.returncode and "TimeoutError" in done.report() and "the process of rank 1 is stopped" in done.report()
+
+
+@needs_mpi
+def test_an_error_ends_a_job_under_mpirun_while_other_ranks_compute() -> None:
+    script = """
+        import time
+        import pycollective
+        comm = pycollective.init()
+        comm.barrier()
+        if comm.rank == 1:
+            raise ValueError("of rank 1")
+        time.sleep(300)
+    """
+    done = launch(2, script, launcher="mpirun")
+    assert done.returncode and "ValueError: of rank 1" in done.report()
+
+
+@needs_mpi
 def test_mpi4py_initialised_without_variables_is_found() -> None:
     script = """
         from mpi4py import MPI
