@@ -39,6 +39,8 @@ NEWEST_FRAMEWORKS := $(VENV)/newest-frameworks/bin/python
 NEEDS = $(PIP) install --no-build-isolation --only-deps
 WHEELS_PYTHON := $(VENV)/wheels/bin/python
 WHEEL = $(PIP) -v wheel --no-build-isolation --no-deps --wheel-dir $(VENV)
+# An installation by `make dev` is always current.
+CURRENT := $(if $(wildcard $(VENV)/.dev),,$(VENV)/.installed)
 SITE := import sysconfig; print(sysconfig.get_path('purelib'))
 # Reports the progress of a long command, with the seconds since make started.
 export STEP_START := $(shell date +%s)
@@ -94,7 +96,7 @@ QUICK := $(addprefix tests/,schedule/test_compiler.py schedule/test_verifier.py 
 
 # Installs only if nothing is installed; keeps an installation by `make dev`.
 quick: $(if $(wildcard $(BIN)/pytest),,$(VENV)/.installed $(VENV)/.torch) ## the most important tests of what is installed, half a minute
-	$(BIN)/pytest -q -n $(JOBS) --dist loadfile $(QUICK) $(ARGS)
+	env -u MAKEFLAGS $(BIN)/pytest -q -n $(JOBS) --dist loadfile $(QUICK) $(ARGS) # or ninja reports make's jobserver
 
 NOT_TORCH := $(addprefix tests/frameworks/,test_*.py tensorflow keras jax)
 
@@ -168,12 +170,13 @@ dev: $(VENV)/.needed ## an editable install: edits of Python take effect at once
 	@$(call STEP,"compiling for development") $(PIP) -v install --no-build-isolation --no-deps --force-reinstall \
 	  -C editable.rebuild=true -C build-dir=build/dev -C cmake.define.PC_UNITY_BUILD=OFF -C cmake.define.PC_CUDA=OFF -e .
 	@rm -f $(VENV)/.core $(VENV)/.wheel $(VENV)/.installed # the next 'make test' reinstalls the package
+	@touch $(VENV)/.dev
 
 bench: $(VENV)/.installed $(VENV)/.torch ## the sweep (ARGS="--help" lists the options)
 	$(BIN)/pycollective bench $(ARGS)
 	$(BIN)/pytest bench
 
-lint: $(VENV)/.installed $(VENV)/.lint ## ruff, mypy, pyright, clang-format, shellcheck, hadolint, imports and includes, and the stubs
+lint: $(CURRENT) $(VENV)/.lint ## ruff, mypy, pyright, clang-format, shellcheck, hadolint, imports and includes, and the stubs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -188,13 +191,13 @@ lint: $(VENV)/.installed $(VENV)/.lint ## ruff, mypy, pyright, clang-format, she
 	$(BIN)/python tools/nonblocking.py --check
 	$(PY) tools/make_stubs.py --check
 
-stubs: $(VENV)/.installed $(VENV)/.lint ## pycollective/_core.pyi and _cuda.pyi, after a change of csrc/bindings
+stubs: $(CURRENT) $(VENV)/.lint ## pycollective/_core.pyi and _cuda.pyi, after a change of csrc/bindings
 	$(PY) tools/make_stubs.py
 
 sass: $(VENV)/.installed ## checks the machine code of the GPU kernels: rules, registers and spills
 	$(PY) tools/checks/sass.py $(ARGS)
 
-docs: $(VENV)/.installed ## the generated pages of docs/: tables, and drawings of the topologies
+docs: $(CURRENT) ## the generated pages of docs/: tables, and drawings of the topologies
 	$(BIN)/python tools/docs/make_docs.py docs
 	$(PY) tools/docs/figures.py docs/images
 
@@ -205,7 +208,7 @@ site: $(VENV)/.site ## the documentation as a website, in build/site; broken lin
 clean: ## build products and caches
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .benchmarks .hypothesis
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print | xargs rm -rf
-	rm -f $(VENV)/.installed $(VENV)/.wheel $(VENV)/.core
+	rm -f $(VENV)/.installed $(VENV)/.wheel $(VENV)/.core $(VENV)/.dev
 
 distclean: clean ## the same, and removes the environment
 	rm -rf $(VENV)
@@ -246,6 +249,7 @@ $(VENV)/.needed: $(VENV)/.tools pyproject.toml tools/constraints.txt
 
 $(VENV)/.installed: $(VENV)/.wheel $(VENV)/.needed
 	@$(call STEP,"installing the package") $(PIP) install --no-deps --force-reinstall $(VENV)/wheel/*.whl
+	@rm -f $(VENV)/.dev
 	@touch $@
 
 # After the others: two concurrent pips in one environment do not know what the other installs.
@@ -323,6 +327,6 @@ $(VENV)/.wheels: pyproject.toml $(VENV)/.tools
 	@$(call STEP,"installing what builds wheels") $(WHEELS_PYTHON) -m pip install --no-compile --group wheels
 	@touch $@
 
-$(VENV)/.lint: pyproject.toml | $(VENV)/.installed $(VENV)/.torch
+$(VENV)/.lint: pyproject.toml | $(CURRENT) $(VENV)/.torch
 	@$(call STEP,"installing the linters") $(PIP) install --group lint
 	@touch $@
