@@ -170,6 +170,8 @@ dev: $(VENV)/.needed ## an editable install: edits of Python take effect at once
 	@$(call STEP,"compiling for development") $(PIP) -v install --no-build-isolation --no-deps --force-reinstall \
 	  -C editable.rebuild=true -C build-dir=build/dev -C cmake.define.PC_UNITY_BUILD=OFF -C cmake.define.PC_CUDA=OFF -e .
 	@rm -f $(VENV)/.core $(VENV)/.wheel $(VENV)/.installed # the next 'make test' reinstalls the package
+	@# scikit-build-core adds the folder above, for bench and examples: other clones there could be imported.
+	@sed -i '\|^$(abspath ..)$$|d' $(VENV)/lib/python3*/site-packages/_editable_skbc_pycollective.pth
 	@touch $(VENV)/.dev
 
 bench: $(VENV)/.installed $(VENV)/.torch ## the sweep (ARGS="--help" lists the options)
