@@ -243,6 +243,7 @@ for i in range(200):
     os.write(1, b'%d abc' % rank)
     os.write(1, b'def %d\\n' % i)
 os.write(2, b'last, unended')
+time.sleep(0.3)  # it is passed on before its end is known
 """
     done = run("-np", "3", *tag, *python(code))
     assert done.returncode == 0

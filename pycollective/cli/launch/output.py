@@ -49,7 +49,8 @@ class Pipe:
         self._since = time.monotonic()
         end = max(self.rest.rfind(b"\n"), self.rest.rfind(b"\r")) + 1
         lines, self.rest = _LINES.findall(self.rest[:end]), self.rest[end:]
-        if not data and self.rest:
+        begun = self.rest or (self.screen.begun is self and not self._at_start)
+        if not data and begun:
             lines, self.rest = [*lines, self.rest + (b"\n" if self.prefix else b"")], b""
         self.write(lines)
         return bool(data)
