@@ -21,7 +21,7 @@ def register() -> None:
 
 
 def note_fault() -> None:
-    """A communicator was given up, or an error ends this process: others may come late to MPI_Finalize, or never."""
+    """A communicator between hosts was given up, or an error ends this process: others may not be in MPI_Finalize."""
     global _broken
     _broken = True
 

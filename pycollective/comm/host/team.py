@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pycollective import _core, settings
-from pycollective.comm.bootstrap import mpi_exit
 from pycollective.comm.explain import Explanation, explain_on_host
 from pycollective.comm.group import Group
 from pycollective.comm.host.core_team import make_team, segment_bytes, set_patience
@@ -176,8 +175,6 @@ class HostTeam:
         return None
 
     def close(self) -> None:
-        if self.team.poisoned:
-            mpi_exit.note_fault()
         parts = (*self.outgoing.values(), *self.incoming.values(), self.team)
         for part in parts:  # all or none
             part.require_closable()

@@ -13,6 +13,7 @@ from importlib.metadata import version
 from typing import Any
 
 from pycollective import _core
+from pycollective.comm.bootstrap import mpi_exit
 from pycollective.comm.bootstrap.nodes import machine_key
 from pycollective.comm.bootstrap.sockets.descriptors import are_used_up, raise_limit, refusal
 from pycollective.comm.bootstrap.sockets.dialling import Endpoint
@@ -146,6 +147,8 @@ class HostsTeam(HostTeam):
     # -- shutdown ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
+        if self.team.poisoned:
+            mpi_exit.note_fault()
         super().close()
         self.network = None  # its port is closed with the last communicator, not when this object is collected
 
