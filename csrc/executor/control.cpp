@@ -17,7 +17,23 @@ const char* describe_placement(uint8_t placement) {
   }
 }
 
+// "2 x 6": 6 elements of each of 2 ranks, where a call that moves parts of the same size would else show 12.
+std::string count_text(const Fingerprint& print, int32_t ranks) {
+  const Traits& t = traits(print.collective);
+  const int64_t chunks = t.split == Split::pairs ? int64_t{ranks} * ranks : ranks;
+  const bool even = t.in_blocks() && !t.reduces && print.count % chunks == 0 &&
+                    print.blocks == digest_of(std::vector<int64_t>(chunks, print.count / chunks));
+  return even ? std::to_string(ranks) + " x " + std::to_string(print.count / ranks) : std::to_string(print.count);
+}
+
 }  // namespace
+
+uint64_t digest_of(const std::vector<int64_t>& counts) {
+  Digest digest;
+  digest.add(static_cast<uint64_t>(counts.size()));
+  for (const int64_t count : counts) digest.add(static_cast<uint64_t>(count));
+  return digest.value();
+}
 
 uint64_t Fingerprint::digest() const {
   const uint64_t small = static_cast<uint64_t>(collective) | static_cast<uint64_t>(op) << 8 |
@@ -34,10 +50,10 @@ uint64_t Fingerprint::digest() const {
       .value();
 }
 
-std::string Fingerprint::describe(bool receives, int64_t step) const {
+std::string Fingerprint::describe(int32_t rank, int32_t ranks, int64_t step) const {
   const Traits& t = traits(collective);
-  std::string text = receives ? t.received_as : t.name;
-  text += "(count=" + std::to_string(count) + ", dtype=" + name_of(dtype);
+  std::string text = t.is_message() && rank == 1 ? t.received_as : t.name;
+  text += "(count=" + count_text(*this, ranks) + ", dtype=" + name_of(dtype);
   if (t.reduces) text += std::string(", op=") + operation;
   text += factor_text("prescale", prescale) + factor_text("postscale", postscale);
   if (root >= 0) text += ", root=" + std::to_string(root);

@@ -36,12 +36,13 @@ struct Fingerprint {
   char note[48];  // other required agreement: the purpose of an internal call, the shape of a row
 
   uint64_t digest() const;  // of everything but the placement
-  // For messages; send or recv from the perspective of the sender or the receiver.
-  // `step`: of a weighted call.
-  std::string describe(bool receives = false, int64_t step = 0) const;
+  // The call of `rank`, one of `ranks`, in words.  `step`: of a weighted call.
+  std::string describe(int32_t rank, int32_t ranks, int64_t step = 0) const;
   // The difference between two with the same description; empty: none.
   std::string hidden_difference(const Fingerprint& other) const;
 };
+
+uint64_t digest_of(const std::vector<int64_t>& counts);
 
 // The positions of a rank's arrays in the communicator's windows; -1: not in a window.
 struct Location {

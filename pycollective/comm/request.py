@@ -207,7 +207,9 @@ def rank_number(rank: Any, name: str) -> int:
 def _peer(rank: Any, name: str, group: Group) -> int:
     """The number of another rank."""
     number = rank_number(rank, name)
-    if not 0 <= number < group.size or number == group.rank:
+    if number == group.rank:
+        raise ValueError(f"{name} {number} is this rank itself, not another rank: copy the array instead")
+    if not 0 <= number < group.size:
         raise ValueError(f"{name} {number} is not another rank of this communicator of {group.size}")
     return number
 

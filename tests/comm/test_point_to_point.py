@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from multiprocessing.connection import Connection
 
@@ -139,15 +140,24 @@ def test_windows_and_views_and_mixed_blocking() -> None:
     local_world(2).run(body)
 
 
-def test_recv_without_a_sender_times_out() -> None:
-    def body(comm: Communicator) -> None:
-        if comm.rank == 0:
-            with pytest.raises(TimeoutError, match=r"send\(count=3.*not entered within 0.2 s by rank 1"):
-                comm.recv(np.empty(3), 1, timeout=0.2)
-        else:
-            time.sleep(0.4)
+@pytest.mark.parametrize(("call", "lacks"), [("recv", "sent"), ("send", "received")])
+def test_both_ranks_receive_or_both_send_what_is_not_buffered(call: str, lacks: str) -> None:
+    def body(comm: Communicator) -> str:
+        with pytest.raises(TimeoutError) as caught:  # of the rank that notices it first
+            getattr(comm, call)(np.empty(1_000_000), 1 - comm.rank, timeout=0.5)
+        return str(caught.value)
 
-    local_world(2).run(body)
+    [text] = set(local_world(2).run(body))
+    found = re.search(rf"{call}\(count=1000000, dtype=float64\), message 1 from rank (.) to rank (.) of ", text)
+    assert found is not None, text
+    mine, other = found.groups() if call == "send" else found.groups()[::-1]
+    late = f"not {lacks} within 0.5 s by rank {other}; rank {other} waits for rank {mine} in another call"
+    assert text.endswith(late), text
+
+
+def test_a_message_to_the_rank_itself() -> None:
+    with pytest.raises(ValueError, match="dest 0 is this rank itself"):
+        local_world(2).run(lambda comm: comm.send(np.ones(3), comm.rank))
 
 
 def test_strided_and_other_inputs() -> None:

@@ -91,7 +91,7 @@ void FixedCall::run_both(const FixedCall& send, const void* input, const FixedCa
     const bool moved = has_moved(before[0], sending.cursor) || has_moved(before[1], receiving.cursor);
     turn = moved ? kShortestTurn : std::min(2 * turn, kLongestTurn);
     if (turn == kLongestTurn && Team::interrupted && Team::interrupted())
-      send.team_->interrupt(sending.plan->fingerprint.describe());
+      send.team_->interrupt(send.team_->describe(sending));
   }
 }
 

@@ -42,13 +42,6 @@ Scaling read_scaling(const py::object& scale) {
   return scaling;
 }
 
-uint64_t digest_of(const std::vector<int64_t>& counts) {
-  Digest digest;
-  digest.add(static_cast<uint64_t>(counts.size()));
-  for (const int64_t count : counts) digest.add(static_cast<uint64_t>(count));
-  return digest.value();
-}
-
 // Truncates to the size; keeps the end, where parameters differ most often.
 template <size_t Size>
 void write(char (&into)[Size], const std::string& text) {
@@ -313,7 +306,7 @@ void TeamCall::run(Operation& operation, py::handle x, py::handle out, const Lat
 // Runs after the nonblocking calls in flight.
 void TeamCall::run_queued(Operation operation, py::handle x, py::handle out) {
   require_turn(*team_);
-  const std::string description = operation.describe();
+  const std::string description = team_->describe(operation);
   const std::shared_ptr<Task> task = submit(team_, std::move(operation), keep_alive(x, out));
   try {
     wait_for(*task, std::nullopt);

@@ -169,7 +169,7 @@ bool Team::read_locations(const Operation& op, int32_t peer) {
     known = (peer_output_[peer] = peer_address(peer, entry.output)) != nullptr && known;
   if (!known)
     give_up(op, Fault::mismatch, members_[peer],
-            label(peer) + " uses a window in " + op.describe() + " whose array " + label(rank_) +
+            label(peer) + " uses a window in " + describe(op) + " whose array " + label(rank_) +
                 " has dropped: keep the arrays of comm.empty on all ranks while one uses them");
   return known;
 }

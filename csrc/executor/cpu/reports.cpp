@@ -24,16 +24,21 @@ Loss& last_loss() {
 
 }  // namespace
 
-// The rank that blocks a peer: the last in the chain of ranks that wait for each other and have checked lately.  A
-// member.
-int32_t Team::hindrance(const Operation& op, int32_t peer) const {
+// The member for which another one waits; -1: it has not checked lately, as one that waits does.
+int32_t Team::awaited_by(const Operation& op, int32_t member) const {
   const auto lately = std::min(std::chrono::duration<double>(1.0), op.timeout / 2);
+  const RankBlock& block = home(member);
+  const Clock::duration at(block.looked.load(std::memory_order_acquire));
+  return Clock::now().time_since_epoch() - at > lately ? -1 : block.awaited.load(std::memory_order_relaxed);
+}
+
+// The rank that blocks a peer: the last in the chain of ranks that wait for each other.  A member.
+int32_t Team::hindrance(const Operation& op, int32_t peer) const {
   int32_t member = members_[peer];
   for (int32_t hop = 0; hop < size_; ++hop) {
-    const RankBlock& block = home(member);
-    const Clock::duration at(block.looked.load(std::memory_order_acquire));
-    if (Clock::now().time_since_epoch() - at > lately) return member;
-    member = block.awaited.load(std::memory_order_relaxed);
+    const int32_t next = awaited_by(op, member);
+    if (next < 0) return member;
+    member = next;
   }
   return members_[peer];
 }
@@ -45,12 +50,14 @@ std::string Team::label_of_member(int32_t member) const {
 }
 
 std::string Team::label_of_call(uint64_t sequence) const {
-  return "call " + std::to_string(sequence) + " of communicator '" + name_ + "'";
+  const std::string number = std::to_string(sequence);
+  return (is_pair_ ? "message " + number + " from " + label(0) + " to " + label(1) : "call " + number) +
+         " of communicator '" + name_ + "'";
 }
 
 void Team::report_staging(const Operation& op, Fault fault, const std::string& reason) {
   give_up(op, fault, members_[rank_],
-          label(rank_) + " could not copy between its GPU and host memory during " + op.describe() + ", " +
+          label(rank_) + " could not copy between its GPU and host memory during " + describe(op) + ", " +
               label_of_call(op.sequence) + ": " + reason);
 }
 
@@ -66,7 +73,8 @@ void Team::report_timeout(const Operation& op, int32_t peer) {
   const std::string seconds = number_text(op.timeout.count());
   const int32_t culprit = hindrance(op, first < 0 ? peer : first);
   const std::string who = label_of_member(culprit);
-  std::string text = op.describe() + ", " + label_of_call(op.sequence) + ": ";
+  const std::string lacking = !is_pair_ ? "not entered" : rank_ == 0 ? "not received" : "not sent";
+  std::string text = describe(op) + ", " + label_of_call(op.sequence) + ": ";
   const bool waits = first >= 0 && culprit != members_[first];
   const auto place = std::find(members_.begin(), members_.end(), culprit) - members_.begin();
   const bool unheard = place < size_ && remote(static_cast<int32_t>(place)) != nullptr &&
@@ -75,8 +83,10 @@ void Team::report_timeout(const Operation& op, int32_t peer) {
   else if (first < 0)
     text += who + " entered it but made no progress within " + seconds + " s, as seen by " + label(rank_);
   else if (waits && remote(first) != nullptr) text += "no message within " + seconds + " s from " + missing;
-  else text += "not entered within " + seconds + " s by " + missing;
+  else text += lacking + " within " + seconds + " s by " + missing;
   if (waits && control_.block(first).counter.load() < op.span.base) text += "; " + label(first) + " waits for " + who;
+  if (first >= 0 && awaited_by(op, members_[first]) == members_[rank_])
+    text += "; " + label(first) + " waits for " + label(rank_) + " in another call";
   if (liveness_ && liveness_->stopped(culprit)) text += "; the process of " + who + " is stopped";
   give_up(op, Fault::timeout, culprit, text);
 }
@@ -88,13 +98,14 @@ void Team::report_mismatch(const Operation& op, int32_t peer) {
     if (entry->complete < op.sequence && other.complete > entry->complete) entry = &other;
   const Fingerprint& theirs = entry->fingerprint;
   const auto calls = [&](int32_t rank, const Fingerprint& print, int64_t step) {
-    return label(rank) + " calls " + print.describe(is_pair_ && rank == 1, step);
+    return label(rank) + " calls " + print.describe(rank, size_, step);
   };
   std::string text = label_of_call(op.sequence) + " differs between ranks: " + calls(rank_, mine, op.step) + "; " +
                      calls(peer, theirs, entry->step);
   Fingerprint moved = theirs;
   moved.placement = mine.placement;  // ranks may differ here
-  if (moved.describe(false, entry->step) == op.describe()) text += "; what differs: " + mine.hidden_difference(theirs);
+  if (moved.describe(rank_, size_, entry->step) == describe(op))
+    text += "; what differs: " + mine.hidden_difference(theirs);
   give_up(op, Fault::mismatch, members_[peer], text);
 }
 
@@ -103,13 +114,13 @@ void Team::report_stale(const Operation& op, int32_t peer) {
   const Remote& from = *remote(peer);
   const Entry& mine = control_.block(rank_).entry[from.stale() % kRing];
   const bool known = mine.complete.load(std::memory_order_relaxed) == from.stale();
-  const std::string call = known ? mine.fingerprint.describe(is_pair_ && rank_ == 1, mine.step) : "something else";
+  const std::string call = known ? mine.fingerprint.describe(rank_, size_, mine.step) : "something else";
   const Entry& its = control_.block(peer).entry[from.stale() % kRing];
   const bool noted = its.complete.load(std::memory_order_relaxed) == from.stale();
   give_up(op, Fault::mismatch, members_[peer],
           label_of_call(from.stale()) + " differs between ranks: " + label(rank_) + " calls " + call + "; " +
               label(peer) + " calls " +
-              (noted ? its.fingerprint.describe(false, its.step) : from.announcement().describe()),
+              (noted ? its.fingerprint.describe(peer, size_, its.step) : from.announcement().describe(peer, size_)),
           from.stale());
 }
 
@@ -121,8 +132,8 @@ void Team::report_lost(const Operation& op, int32_t peer, bool departed) {
                                    : "its program has failed: " + failure_of(peer);
   else if (remote(peer) != nullptr) how = links_->reason(members_[peer]);
   give_up(op, Fault::peer_lost, members_[peer],
-          label(peer) + (links_ ? links_->host(members_[peer]) : "") + " is gone (" + how + ") during " +
-              op.describe() + ", " + label_of_call(op.sequence));
+          label(peer) + (links_ ? links_->host(members_[peer]) : "") + " is gone (" + how + ") during " + describe(op) +
+              ", " + label_of_call(op.sequence));
 }
 
 void Team::raise() {

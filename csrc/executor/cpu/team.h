@@ -105,7 +105,6 @@ struct Operation {
   bool agreed = false;
   bool caller_waits = false;  // in a blocking call: nothing else in this thread needs its core
   Waiting waiting = Waiting::blocks;
-  std::string describe() const { return plan->fingerprint.describe(false, step); }
 };
 
 // Aligned, so that what every call touches is in the same few cache lines wherever it is allocated.
@@ -197,6 +196,7 @@ class alignas(64) Team {
   int64_t capacity() const { return scratch_stride_; }
   const std::string& name() const { return name_; }
   // For messages: "rank 1", "rank 1 (world rank 3)"; and the same without "rank".
+  std::string describe(const Operation& op) const { return op.plan->fingerprint.describe(rank_, size_, op.step); }
   std::string label(int32_t rank) const { return "rank " + number(rank); }
   std::string number(int32_t rank) const;
   const Control& control() const { return control_; }
@@ -259,6 +259,7 @@ class alignas(64) Team {
   bool entered(const Operation& op, int32_t rank) const;
   bool may_still_arrive(int32_t rank);
   void report_timeout(const Operation& op, int32_t peer);
+  int32_t awaited_by(const Operation& op, int32_t member) const;
   int32_t hindrance(const Operation& op, int32_t peer) const;
   std::string label_of_member(int32_t member) const;
   std::string label_of_call(uint64_t sequence) const;

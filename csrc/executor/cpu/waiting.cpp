@@ -221,7 +221,7 @@ bool Team::hear(const Operation& op) {
     if (!is_pair_) remote(r)->progress();  // may announce another call
     if (!remote(r)->violated() && remote(r)->stale() == 0) continue;
     if (remote(r)->stale() != 0) report_stale(op, r);
-    else give_up(op, Fault::aborted, members_[r], label(r) + " sent an invalid message during " + op.describe());
+    else give_up(op, Fault::aborted, members_[r], label(r) + " sent an invalid message during " + describe(op));
     return false;
   }
   return true;
@@ -272,7 +272,7 @@ bool Team::looks_sound(Operation& op, const Goal& goal) {
     return false;
   }
   if (op.waiting == Waiting::blocks && interrupted && now - op.waiting_since > milliseconds(50) && interrupted()) {
-    give_up(op, Fault::aborted, members_[rank_], label(rank_) + " was interrupted in " + op.describe());
+    give_up(op, Fault::aborted, members_[rank_], label(rank_) + " was interrupted in " + describe(op));
     return false;
   }
   return true;

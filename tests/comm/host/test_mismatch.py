@@ -161,7 +161,7 @@ FIELDS: dict[str, tuple[Act, Act, str, str]] = {
     "rows": (
         lambda comm: comm.allgatherv(LITTLE, [8, 8]),
         lambda comm: comm.allgatherv(LITTLE, [8 - rank for rank in others(comm)]),
-        "allgather(count=16", "allgather(count=15",
+        "allgather(count=2 x 8", "allgather(count=15",
     ),
     "order": (
         lambda comm: (comm.barrier(), comm.allreduce(LITTLE)), lambda comm: (comm.allreduce(LITTLE), comm.barrier()),
@@ -207,9 +207,10 @@ def test_calls_that_are_to_match_are_compared(call: str, hosts: tuple[int, ...])
 
 
 def test_counts_of_the_same_sum() -> None:
-    errors = messages(
-        [lambda comm: comm.allgatherv(LITTLE, [8, 8, 8])] * 2 + [lambda comm: comm.allgatherv(LITTLE, [7, 9, 8])]
-    )
+    def act(counts: list[int]) -> Act:
+        return lambda comm: comm.allgatherv(np.ones(counts[comm.rank]), counts)
+
+    errors = messages([act([9, 7, 8]), act([9, 7, 8]), act([7, 9, 8])])
     assert all(text.count(" calls allgather(count=24") == 2 for text in errors)
 
 
@@ -299,6 +300,15 @@ def texts(acts: list[Act]) -> str:
     errors = set(messages(acts))
     assert len(errors) == 1
     return errors.pop()
+
+
+def test_parts_of_different_sizes() -> None:
+    error = texts([lambda comm, n=n: comm.allgather(np.ones(n)) for n in (3, 4)])
+    assert "allgather(count=2 x 3, dtype" in error and "allgather(count=2 x 4, dtype" in error
+    error = texts([lambda comm, n=n: comm.alltoall(np.ones(n)) for n in (6, 8)])
+    assert "alltoall(count=2 x 6, dtype" in error and "alltoall(count=2 x 8, dtype" in error
+    error = texts([lambda comm, n=n: comm.reduce_scatter(np.ones(n)) for n in (6, 8)])
+    assert "reduce_scatter(count=6, dtype" in error and "reduce_scatter(count=8, dtype" in error
 
 
 LONG = "a_name_as_long_as_the_text_that_used_to_be_compared"

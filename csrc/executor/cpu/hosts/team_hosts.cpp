@@ -52,7 +52,7 @@ bool Team::passes_large_messages(const Operation& op) {
     if (to == nullptr || to->link().timeouts() < kMostTimeouts || links_->timeouts(members_[r]) > 0) continue;
     give_up(op, Fault::peer_lost, members_[r],
             "large packets between " + label(rank_) + links_->host(members_[rank_]) + " and " + label(r) +
-                links_->host(members_[r]) + " are lost, and only small ones arrive, during " + op.describe() +
+                links_->host(members_[r]) + " are lost, and only small ones arrive, during " + describe(op) +
                 ": check the MTU of the interfaces and of the network between them");
     return false;
   }
