@@ -8,6 +8,7 @@ the sanitizer would detect them.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import platform
 import shutil
@@ -146,8 +147,8 @@ def test_link_has_no_race(sanitized: Path, tmp_path_factory: pytest.TempPathFact
     assert done.returncode == 0, last_lines(done.stdout)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("mode", MODES)
+# 5 x 4 threads of `lanes` take longest, and run under the sanitizer.
+@pytest.mark.parametrize(("mode", "size"), sorted({*itertools.product(MODES, SIZES)} - {("lanes", 5)}))
 def test_executor_at_full_speed(plain: Path, schedules: Path, mode: str, size: int) -> None:
     done = run(plain / "executor_test", mode, schedules / f"ranks-{size}.txt", "", REPEATS[mode])
     assert done.returncode == 0, last_lines(done.stdout)

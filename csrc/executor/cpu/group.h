@@ -1,8 +1,6 @@
 // A rank's lanes on the CPU: the Group that execute.h expects.
 #pragma once
 
-#include <barrier>
-
 #include "executor/cpu/team.h"
 
 namespace pc {
@@ -12,32 +10,6 @@ struct SingleLane {
   static constexpr int lane() { return 0; }
   static constexpr int width() { return 1; }
   static bool all(bool ok) { return ok; }
-};
-
-// Several threads run one rank together, as the threads of a CUDA block do.  For tests: a misplaced barrier in
-// execute.h does not show with one lane.
-class SharedLanes {
- public:
-  struct State {
-    explicit State(int lanes) : width(lanes), barrier(lanes) {}
-    int width;
-    bool ok = true;
-    std::barrier<> barrier;
-  };
-  SharedLanes(State& state, int lane) : state_(&state), lane_(lane) {}
-  int lane() const { return lane_; }
-  int width() const { return state_->width; }
-  bool all(bool ok) {
-    if (lane_ == 0) state_->ok = ok;
-    state_->barrier.arrive_and_wait();
-    const bool result = state_->ok;
-    state_->barrier.arrive_and_wait();
-    return result;
-  }
-
- private:
-  State* state_;
-  int lane_;
 };
 
 // `general`: whether ranks may be on several hosts, or the arrays in device memory.
