@@ -215,6 +215,13 @@ def unknown(env: Mapping[str, str]) -> dict[str, str]:
     return {name: _not_known(name) for name in sorted(names) if name not in done}
 
 
+def refuse_invalid(env: Mapping[str, str]) -> None:
+    """ValueError for the first of our settings whose value is not valid."""
+    for row in TABLE.values():
+        if row.name.startswith(PREFIX):
+            read(row.name, env)
+
+
 def warn_of_unknown(stacklevel: int = 2) -> None:
     """Issue a RuntimeWarning for each unknown variable of the environment; only the first call in a process does."""
     global _warned

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from dataclasses import dataclass
@@ -37,13 +38,14 @@ def run(
         typer.Option(help="with hosts: network interface (name, address or network)", show_default="one they share"),
     ] = "",
     forward: Annotated[
-        list[str] | None, typer.Option("-x", "--forward", metavar="NAME", help="with hosts: variable for all ranks")
+        list[str] | None,
+        typer.Option("-x", "--forward", metavar="NAME[=VALUE]", help="variable that ranks on other hosts get, too"),
     ] = None,
     elastic: ElasticOptions = ElasticOptions(),  # noqa: B008
 ) -> None:
     """Run a command on several ranks, of this host or of those given; exit with the code of the one that failed."""
     tag = sys.stdout.isatty() and ranks != 1 if tag is None else tag
-    remote = _Remote(hosts, hostfile, shlex.split(rsh), interface, forward or [])
+    remote = _Remote(hosts, hostfile, shlex.split(rsh), interface, [*map(_forwarded, forward or [])])
     with refusing():
         elastic.check(remote.listed)
         if elastic and (bind or grace):
@@ -81,12 +83,22 @@ class _Remote:
         return hosts.listed_hosts(self.hosts, self.hostfile)
 
 
+def _forwarded(word: str) -> str:
+    """The name of a variable to be forwarded, which NAME=VALUE sets first."""
+    name, sets, value = word.partition("=")
+    if sets:
+        os.environ[name] = value
+    elif name not in os.environ:
+        typer.echo(f"pycollective run: warning: -x {name}: there is no such variable", err=True)
+    return name
+
+
 def _run_here(command: list[str], ranks: int | None, remote: _Remote, tag: bool, grace: float, bind: bool) -> int:
     from pycollective.cli.launch import one_host
     from pycollective.comm.host.cores import usable_cores
 
-    if remote.shell or remote.interface or remote.names:
-        raise ValueError("--rsh, --interface and --forward need -H or --hostfile")
+    if remote.shell or remote.interface:
+        raise ValueError("--rsh and --interface need -H or --hostfile")
     size = len(usable_cores()) if ranks is None else ranks
     cores = one_host.cores_for(size) if bind else []
     return one_host.run(size, command, tag=tag, grace=grace, cores=cores)

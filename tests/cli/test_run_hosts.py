@@ -97,12 +97,13 @@ def test_variables_of_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINE", "a 'quoted' $word")
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "5")
     names = ["PYCOLLECTIVE_SIZE", "PYCOLLECTIVE_LOCAL_SIZE", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"]
-    names += ["PYCOLLECTIVE_TIMEOUT", "MINE", "OMPI_COMM_WORLD_RANK"]
+    names += ["PYCOLLECTIVE_TIMEOUT", "MINE", "YOURS", "OMPI_COMM_WORLD_RANK"]
     code = f"import json\nprint(json.dumps([os.environ.get(name) for name in {names}]))"
-    done = run("-np", "3", "-x", "MINE", *python(code))
+    done = run("-np", "3", "-x", "MINE", "-x", "YOURS=b=c", "-x", "OTHERS", *python(code))
     values = sorted(json.loads(line) for line in done.stdout.splitlines())
-    common = ["127.0.0.1", "77", "a 'quoted' $word", None]
+    common = ["127.0.0.1", "77", "a 'quoted' $word", "b=c", None]
     assert values == [["3", "1", "3", "1", *common], ["3", "2", "3", "2", *common], ["3", "2", "3", "2", *common]]
+    assert "warning: -x OTHERS: there is no such variable" in done.stderr
 
 
 def test_the_token_is_on_no_command_line() -> None:
@@ -227,6 +228,14 @@ def test_unknown_settings_are_reported_once_for_all_hosts(monkeypatch: pytest.Mo
     assert len(lines) == 1 and lines[0].endswith("did you mean PYCOLLECTIVE_TIMEOUT?"), done.stderr
 
 
+@pytest.mark.parametrize("options", [(), ("-H", "a:1,b:1"), ("--host-discovery-script", "./rsh", "--min-np", "1")])
+def test_the_launcher_refuses_a_setting(options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYCOLLECTIVE_TIMEOUT", "abc")
+    done = subprocess.run([*CLI, "run", *options, "true"], capture_output=True, text=True, timeout=40)
+    assert done.returncode == 2
+    assert done.stderr.endswith("PYCOLLECTIVE_TIMEOUT='abc' is not a number of seconds, at least 0\n"), done.stderr
+
+
 @pytest.mark.parametrize(("what", "theirs"), [("version", "0.0.1"), ("byteorder", "big")])
 def test_hosts_that_differ_are_refused(what: str, theirs: str) -> None:
     mine = {"host": "a", "version": "1.2.3", "byteorder": "little"}
@@ -251,6 +260,7 @@ def test_a_command_that_cannot_be_started() -> None:
         (["-H", "a:1", "-np", "2", "true"], "-np 2 is more than the 1 slots"),
         (["-H", "a:1", "--hostfile", "x", "true"], "exclude each other"),
         (["-H", "a:1", "--bind", "true"], "--bind applies to one host"),
+        (["-H", "a:1,b:1", "--rsh", "no-such-shell", "true"], "cannot start 'no-such-shell'"),
         (["--rsh", "x", "true"], "need -H or --hostfile"),
         (["--hostfile", "missing", "true"], "missing: No such file"),
     ],

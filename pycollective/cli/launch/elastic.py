@@ -7,7 +7,6 @@ its worker.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pycollective import settings
-from pycollective.cli.launch.job import log
+from pycollective.cli.launch.job import given_environment, log
 from pycollective.cli.launch.order import Order
 from pycollective.cli.launch.output import Pipe, Screen
 from pycollective.cli.launch.remote_agent import START_SECONDS, RemoteAgent, forwarded_variables
@@ -53,16 +52,9 @@ def make_driver(
         task: as for Driver.
         tag: write `[host:slot] ` before each line of output.
     """
-    given = dict(os.environ if env is None else env)
-    if interface:
-        given["PYCOLLECTIVE_INTERFACE"] = interface
-    warned = settings.unknown(given)
-    for sentence in warned.values():
-        log(f"warning: {sentence}")
+    given = given_environment(env, interface)
     environment = forwarded_variables(given, names)
     environment.setdefault("OMP_NUM_THREADS", "1")
-    if warned:
-        environment[settings.WARNED] = ",".join(filter(None, [given.get(settings.WARNED), *warned]))
     interface = given.get("PYCOLLECTIVE_INTERFACE", "")
     workers = _AgentWorkers(Order("", list(command), environment, {}, tag=tag), shell, interface)
     secret = settings.read("PYCOLLECTIVE_TOKEN", given)

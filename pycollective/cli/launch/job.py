@@ -14,10 +14,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
+from pycollective import settings
 from pycollective.cli.launch.culprit import Ended, Report, first_and_culprit, verdict
 from pycollective.cli.launch.output import Pipe, Screen, prefix_of
 from pycollective.cli.launch.signals import ENDING, handled_by
@@ -331,6 +332,25 @@ def guardian() -> Iterator[int]:
         os.write(writer, b"done\n")
         os.close(writer)
         os.waitpid(guardian, 0)
+
+
+def given_environment(env: Mapping[str, str] | None, interface: str = "") -> dict[str, str]:
+    """The variables given to a job, `os.environ` by default; warns of unknown settings, of which ranks then do not.
+
+    Args:
+        interface: replaces PYCOLLECTIVE_INTERFACE, if not empty.
+
+    Raises:
+        ValueError: the value of a setting is not valid.
+    """
+    given = dict(os.environ if env is None else env)
+    if interface:
+        given["PYCOLLECTIVE_INTERFACE"] = interface
+    for name, sentence in settings.unknown(given).items():
+        log(f"warning: {sentence}")
+        given[settings.WARNED] = ",".join(filter(None, [given.get(settings.WARNED), name]))
+    settings.refuse_invalid(given)
+    return given
 
 
 def log(message: str) -> None:

@@ -11,8 +11,7 @@ import secrets
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 
-from pycollective import settings
-from pycollective.cli.launch.job import Job, guardian, log
+from pycollective.cli.launch.job import Job, given_environment, guardian, log
 from pycollective.comm.bootstrap.sockets.loopback import loopback
 from pycollective.comm.host.cores import in_binding_order, ranges, usable_cores
 
@@ -41,14 +40,12 @@ def job_environment(size: int, port: int, env: Mapping[str, str], address: str =
             kept.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if size > 1:
         kept.setdefault("OMP_NUM_THREADS", "1")
-    warned = [*filter(None, [env.get(settings.WARNED)]), *settings.unknown(env)]
     return kept | {
         "PYCOLLECTIVE_SIZE": str(size),
         "PYCOLLECTIVE_LOCAL_SIZE": str(size),
         "PYCOLLECTIVE_RENDEZVOUS": f"{os.getuid()}-{secrets.token_hex(8)}",
         "WORLD_SIZE": str(size),
         "LOCAL_WORLD_SIZE": str(size),
-        **({settings.WARNED: ",".join(warned)} if warned else {}),
     }
 
 
@@ -97,9 +94,7 @@ def run(
     A rank ended by signal s counts as exit code 128 + s. SIGINT, SIGTERM and SIGHUP are forwarded to all
     ranks; a second one kills them. 127 means that the command could not be started.
     """
-    given = dict(os.environ if env is None else env)
-    for sentence in settings.unknown(given).values():
-        log(f"warning: {sentence}")
+    given = given_environment(env)
     job = Job(size, tag, grace, cores)
     address = loopback()
     with guardian() as watch, job.signals(), held_port(address) as port:

@@ -37,6 +37,9 @@ class RemoteAgent:
         shell: words of a remote shell, which takes a host and a command; empty: ssh, and none for this host.
         host: name of a host.
 
+    Raises:
+        BootstrapError: the remote shell cannot be started.
+
     Attributes:
         output: a nonblocking descriptor, to be read by `hear`, then through `pipe`.
     """
@@ -45,7 +48,11 @@ class RemoteAgent:
         words = _words(shell, host)
         self.tried = shlex.join(words)
         """The command that starts it, for messages."""
-        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        pipe = subprocess.PIPE
+        try:
+            self.process = subprocess.Popen(words, stdin=pipe, stdout=pipe, start_new_session=True)
+        except OSError as error:
+            raise BootstrapError(f"cannot start {words[0]!r}: {error.strerror}; --rsh names the remote shell") from None
         assert self.process.stdin is not None and self.process.stdout is not None
         self._input: IO[bytes] = self.process.stdin
         self.output: IO[bytes] = self.process.stdout

@@ -8,7 +8,6 @@ connection to an agent's standard input is what keeps its ranks alive.
 from __future__ import annotations
 
 import contextlib
-import os
 import selectors
 import signal
 import subprocess
@@ -17,12 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pycollective import settings
 from pycollective.cli.launch import signals
 from pycollective.cli.launch.culprit import Ended, first_and_culprit, verdict
 from pycollective.cli.launch.host_variables import host_variables, new_token, refuse_differences
 from pycollective.cli.launch.hosts import Host
-from pycollective.cli.launch.job import CULPRIT_ENDS, KILL_AFTER, TOGETHER, log
+from pycollective.cli.launch.job import CULPRIT_ENDS, KILL_AFTER, TOGETHER, given_environment, log
 from pycollective.cli.launch.order import Order
 from pycollective.cli.launch.output import Screen
 from pycollective.cli.launch.remote_agent import START_SECONDS, OutputPipe, RemoteAgent, forwarded_variables
@@ -79,12 +77,7 @@ def run(
     Raises:
         BootstrapError: a host whose agent does not start, or hosts without an address that the others can reach.
     """
-    given = dict(os.environ if env is None else env)
-    if interface:
-        given["PYCOLLECTIVE_INTERFACE"] = interface
-    for sentence in settings.unknown(given).values():
-        log(f"warning: {sentence}")
-    job = _Hosts(hosts, shell, given)
+    job = _Hosts(hosts, shell, given_environment(env, interface))
     with signals.handled_by(job.request_end, job.pass_on):
         try:
             job.start_agents()

@@ -25,6 +25,7 @@ from pycollective.comm.bootstrap.launchers import ELASTIC_DRIVER
 from pycollective.comm.bootstrap.sockets.authentication import Claim, digest
 from pycollective.comm.bootstrap.sockets.dialling import Endpoint, dial
 from pycollective.comm.bootstrap.sockets.frames import Reader, frame, unpack
+from pycollective.comm.bootstrap.sockets.host_name import host_name
 from pycollective.comm.bootstrap.token import parse_token
 from pycollective.errors import BootstrapError
 
@@ -76,7 +77,7 @@ class DriverConnection:
             self._socket = dial(endpoint, self.token, claim, time.monotonic() + timeout)
         except TimeoutError as error:
             raise BootstrapError(
-                f"worker {number} on host {socket.gethostname()} cannot reach the elastic driver at {where}: {error}"
+                f"worker {number} on host {host_name()} cannot reach the elastic driver at {where}: {error}"
             ) from None
         detect_loss(self._socket)
         self._answers: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()

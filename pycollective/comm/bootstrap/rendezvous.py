@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from pycollective.comm.bootstrap.sockets.descriptors import are_used_up, raise_limit, refusal
 from pycollective.comm.bootstrap.sockets.frames import LENGTH_BYTES, Reader, frame, pack, receive, unpack
+from pycollective.comm.bootstrap.sockets.host_name import host_name
 from pycollective.comm.bootstrap.sockets.lobby import Lobby
 from pycollective.errors import BootstrapError
 
@@ -143,7 +144,7 @@ class RendezvousBootstrap(ABC):
 
     def give_up(self, error: BaseException) -> None:
         """This rank cannot continue: all ranks that call `allgather` raise this instead of waiting for it."""
-        here = "" if isinstance(error, BootstrapError) else f"rank {self.rank} on host {socket.gethostname()}: "
+        here = "" if isinstance(error, BootstrapError) else f"rank {self.rank} on host {host_name()}: "
         reason = f"{here}{error}"
         if self._failure is None and self.rank == 0:
             self._refuse_all(reason)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pycollective.comm.bootstrap.rendezvous import DEFAULT_TIMEOUT, Hello, Introduction, RendezvousBootstrap
 from pycollective.comm.bootstrap.sockets.authentication import ACCEPTED, AcceptingEnd, Claim, digest
 from pycollective.comm.bootstrap.sockets.dialling import Endpoint, dial
+from pycollective.comm.bootstrap.sockets.host_name import host_name
 from pycollective.comm.bootstrap.sockets.interfaces import route_to
 from pycollective.comm.bootstrap.sockets.lobby import Lobby
 from pycollective.comm.bootstrap.sockets.loopback import loopback
@@ -63,7 +64,7 @@ class TcpBootstrap(RendezvousBootstrap):
     def _listen(self) -> Lobby[Hello]:
         listener = self._meet()
         assert isinstance(listener, socket.socket)
-        self._tried = f"; rank 0 listened at {Endpoint(socket.gethostname(), *listener.getsockname()[:2])}"
+        self._tried = f"; rank 0 listened at {Endpoint(host_name(), *listener.getsockname()[:2])}"
         return lobby(listener, self.token, self._purpose)
 
     def _missing_text(self, missing: Sequence[int]) -> str:
@@ -91,7 +92,7 @@ class TcpBootstrap(RendezvousBootstrap):
         there = self._meet()
         assert isinstance(there, Endpoint)
         claim = Claim(self.rank, 0, 0, self._purpose)
-        here = f"rank {self.rank} on host {socket.gethostname()}"
+        here = f"rank {self.rank} on host {host_name()}"
         while True:
             try:
                 connection = dial(there, self.token, claim, deadline)
@@ -162,7 +163,7 @@ def listen(address: str, port: int = 0) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        where = Endpoint(socket.gethostname(), address, port)
+        where = Endpoint(host_name(), address, port)
         text = f"host {where.host} cannot listen at {where if port else address}: {error.strerror}"
         raise BootstrapError(text) from None
     return listener
@@ -181,7 +182,7 @@ def resolve(host: str) -> str:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
-        here = socket.gethostname()
+        here = host_name()
         raise BootstrapError(f"the host name {host!r} does not resolve on host {here}: {error.strerror}") from None
     addresses = [str(entry[4][0]) for entry in sorted(found, key=lambda entry: entry[0] != socket.AF_INET)]
     return next((address for address in addresses if route_to(address)), addresses[0])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import socket
 from dataclasses import dataclass
 
 from pycollective.comm.bootstrap.detection import Bootstrap, init_timeout
+from pycollective.comm.bootstrap.sockets.host_name import host_name
 from pycollective.comm.bootstrap.sockets.interfaces import choose_address
 from pycollective.comm.bootstrap.token import job_token
 from pycollective.comm.hosts.connections import Listener
@@ -33,4 +33,4 @@ def open_network(bootstrap: Bootstrap) -> Network:
     """
     token = job_token(os.environ, bootstrap)
     address = choose_address(os.environ, bootstrap)
-    return Network(Listener(address, token, socket.gethostname()), init_timeout())
+    return Network(Listener(address, token, host_name()), init_timeout())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from pycollective.comm.bootstrap import mpi_exit
 from pycollective.comm.bootstrap.nodes import machine_key
 from pycollective.comm.bootstrap.sockets.descriptors import are_used_up, raise_limit, refusal
 from pycollective.comm.bootstrap.sockets.dialling import Endpoint
+from pycollective.comm.bootstrap.sockets.host_name import host_name
 from pycollective.comm.explain import Explanation, explain_between_hosts
 from pycollective.comm.group import Group
 from pycollective.comm.host.core_team import (
@@ -193,7 +193,7 @@ def connect(
     except OSError as error:
         if not are_used_up(error):  # such as TimeoutError
             raise
-        who = f"rank {position} on host {socket.gethostname()}"
+        who = f"rank {position} on host {host_name()}"
         raise refusal(who, f"a communicator needs {LANES} for each rank on another host", error) from None
 
 
@@ -209,7 +209,7 @@ def _connect(
     mine: dict[str, Any] = {
         "version of pycollective": version("pycollective"),
         "PYCOLLECTIVE_HOST_TIMEOUT": setting("PYCOLLECTIVE_HOST_TIMEOUT"),
-        "host": socket.gethostname(),
+        "host": host_name(),
         "byte order": sys.byteorder,
         "scratch": scratch_bytes(),
         "tiles": [setting(f"PYCOLLECTIVE_{name}TILE") for name in ("", "STAGED_", "HOSTS_")],

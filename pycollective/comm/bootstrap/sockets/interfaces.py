@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pycollective import settings
 from pycollective.comm.bootstrap.sockets.frames import pack, unpack
+from pycollective.comm.bootstrap.sockets.host_name import host_name
 from pycollective.comm.bootstrap.sockets.loopback import loopback
 from pycollective.errors import BootstrapError
 
@@ -76,7 +77,7 @@ def address_of(wanted: str) -> str:
     Raises:
         BootstrapError: this host has no such interface; lists those that it has.
     """
-    return _select(wanted, socket.gethostname(), interfaces())
+    return _select(wanted, host_name(), interfaces())
 
 
 def _select(wanted: str, host: str, have: Mapping[str, Sequence[Interface]]) -> str:
@@ -181,7 +182,7 @@ def _common(offers: Sequence[Sequence[str]], rank: int) -> str:
     found = route_to(str(ipaddress.ip_interface(other[0]).ip)) if other else ""
     if not found:
         raise BootstrapError(
-            f"rank {rank} on host {socket.gethostname()} has no address that the other hosts could reach; "
+            f"rank {rank} on host {host_name()} has no address that the other hosts could reach; "
             "PYCOLLECTIVE_INTERFACE names an interface"
         )
     return found

@@ -22,6 +22,7 @@ from pycollective.comm.bootstrap.rendezvous import name_ranks
 from pycollective.comm.bootstrap.sockets.authentication import digest
 from pycollective.comm.bootstrap.sockets.dialling import Endpoint
 from pycollective.comm.bootstrap.sockets.frames import pack, unpack
+from pycollective.comm.bootstrap.sockets.host_name import host_name
 from pycollective.comm.bootstrap.stores import StoreExchange
 from pycollective.comm.bootstrap.tcp import TcpBootstrap, listen
 from pycollective.comm.bootstrap.token import TOKEN_BYTES, parse_token
@@ -95,7 +96,7 @@ def _open_network(store: StoreExchange, group: Group, token: bytes) -> Network:
 def _publish(store: StoreExchange, group: Group, address: str) -> socket.socket | Endpoint:
     """Collective: on rank 0 a listening socket, on the others where it listens."""
     listener = listen(address) if group.rank == 0 else None
-    mine = Endpoint(socket.gethostname(), *listener.getsockname()[:2]).pack() if listener is not None else b""
+    mine = Endpoint(host_name(), *listener.getsockname()[:2]).pack() if listener is not None else b""
     try:
         texts = store.allgather(mine.hex().encode(), form=_BYTES)
     except BaseException:
