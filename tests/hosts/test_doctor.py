@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hosts.namespaces import make_hosts, mpirun
+from launch import CLI
 from pycollective.cli.doctor import network
 
 DOCTOR = [sys.executable, "-I", "-m", "pycollective", "doctor", "--network", "--json"]
@@ -33,6 +34,14 @@ def test_the_network_between_hosts(tmp_path: Path) -> None:
         assert 0 < float(match[1]) < 0.11  # the limit of the link, and what its queue holds
 
 
+def test_hosts_that_are_one_machine(tmp_path: Path) -> None:
+    (tmp_path / "rsh").write_text('export PYCOLLECTIVE_HOST=$1; shift; exec sh -c "$*"')
+    words = [*CLI, "run", "-H", "a:1,b:1", "--rsh", "sh rsh", *DOCTOR, "-"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert all(route.startswith("rank 1 on b, ") for route in json.loads(done.stdout)["from rank 0 on a"])
+
+
 def test_without_a_launcher(tmp_path: Path) -> None:
     done = subprocess.run([*DOCTOR, "-"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -47,6 +56,12 @@ def test_a_stranger_gets_no_answer() -> None:
             with contextlib.suppress(ConnectionResetError):
                 assert stranger.recv(1) == b""
         assert network.measure("127.0.0.1", server.port, b"k" * 16).round_trip > 0
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
+def test_an_address_of_ipv6() -> None:
+    with network.Server(b"k" * 16) as server:
+        assert network.measure("::1", server.port, b"k" * 16).round_trip > 0
 
 
 def test_nobody_at_the_address() -> None:

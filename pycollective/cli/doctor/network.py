@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 from pycollective.cli import outputs
 from pycollective.cli.commands import refusing
 from pycollective.cli.doctor.findings import Finding, publish
+from pycollective.comm.bootstrap.nodes import machine_key
+from pycollective.comm.bootstrap.sockets.host_name import host_name
 from pycollective.comm.bootstrap.sockets.interfaces import interfaces as addresses_by_name
 from pycollective.comm.bootstrap.sockets.loopback import loopback
 from pycollective.comm.hosts import ucx
@@ -118,12 +120,16 @@ def links(used: str) -> Iterator[Finding]:
 
 def between_hosts(comm: Communicator) -> list[Finding]:
     """Collective: findings on rank 0, none on the others."""
-    hosts: list[str] = comm.allgather_object(socket.gethostname())
+    machine = machine_key()
+    machines: list[tuple[str, str]] = comm.allgather_object((host_name(), machine))
+    hosts = [host for host, _ in machines]
     others = [hosts.index(host) for host in dict.fromkeys(hosts) if host != hosts[0]]
     key: bytes = comm.broadcast_object(os.urandom(_KEY))
     with contextlib.ExitStack() as held:
         server = held.enter_context(Server(key)) if comm.rank in others else None
-        places: list[Any] = comm.allgather_object((interfaces(), server.port) if server else None)
+        own = [Interface("loopback", loopback(), 65536, True)] if machine == machines[0][1] else []
+        reachable = interfaces() or own
+        places: list[Any] = comm.allgather_object((reachable, server.port) if server else None)
         found = _to_all(hosts, {rank: places[rank] for rank in others}, key) if comm.rank == 0 else []
         comm.barrier()
     return found
@@ -157,7 +163,9 @@ class Server:
 
     def __init__(self, key: bytes) -> None:
         self._key = key
-        self._socket = socket.create_server(("", 0))
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        self._socket = socket.create_server(("", 0), family=family, dualstack_ipv6=both)
         self.port: int = self._socket.getsockname()[1]
         self._thread = threading.Thread(target=self._serve, name="pycollective-doctor", daemon=True)
 
