@@ -48,7 +48,7 @@ void Engine::check_peers(Clock::time_point now) {
     if (what.empty() || others_are_busy(peer)) continue;
     const std::string failure = left ? team_->failure_of(peer) : "";
     const std::string how = !failure.empty() ? " is gone (its program has failed: " + failure + ")"
-                            : left ? " has shut its engine down"
+                            : left ? " has shut its engine down, or its program has ended"
                                    : " has not run for " + number_text(seconds) + " s: its process is stopped";
     const Fault fault = !failure.empty() ? Fault::peer_lost : left ? Fault::aborted : Fault::timeout;
     team_->poison({fault, peer, team_->label(peer) + how + what});

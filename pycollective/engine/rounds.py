@@ -168,7 +168,7 @@ class Rounds:
             if end is None and one.fault is not None:
                 end = one.fault.error()
             if end is None and one.closing:
-                end = CommunicatorError(f"rank {rank} has shut its engine down")
+                end = CommunicatorError(f"rank {rank} has shut its engine down, or its program has ended")
                 end.rank = rank
             busy = busy or bool(one.announced)
             for name, why in one.refused:

@@ -354,7 +354,8 @@ def _find(name: str) -> TopologyInfo:
     if name in _registered:
         return _registered[name]
     there = ", ".join(sorted(_registered))
-    raise TopologyError(f"no topology is called {name!r:.80}{meant(name, _registered)} (there are {there})")
+    known = f"there are {there}; of a file: FILE.py:NAME"
+    raise TopologyError(f"no topology is called {name!r:.80}{meant(name, _registered)} ({known})")
 
 
 def _load_own() -> None:
