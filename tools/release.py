@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-CHECKS = ("lint", "test", "integration", "nightly")
+CHECKS = ("lint", "test", "integration", "test-frameworks", "nightly")
 _UNRELEASED = "## Unreleased\n"
 
 
@@ -46,8 +46,6 @@ def refusal(version: str) -> str:
     """Why this version cannot be released from this checkout; "" if it can."""
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
         return f"{version!r} is no version: write VERSION=0.2.0"
-    if git("status", "--porcelain"):
-        return "there are changes that are not committed"
     if git("tag", "--list", f"v{version}"):
         return f"v{version} has been tagged before"
     return ""
@@ -78,6 +76,8 @@ def main() -> None:
     if options.dry_run:
         print(notes, end="")
         return
+    if git("status", "--porcelain"):
+        sys.exit("there are changes that are not committed")
     for target in CHECKS:
         make(target)
     changelog.write_text(dated_changelog(changelog.read_text(), version, day))

@@ -41,7 +41,7 @@ def test_a_release_is_checked_dated_committed_tagged_and_built(
     made: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(monkeypatch, "0.2.0")
-    assert made == ["lint", "test", "integration", "nightly", "wheels"]
+    assert made == ["lint", "test", "integration", "test-frameworks", "nightly", "wheels"]
     changelog = (release.ROOT / "CHANGELOG.md").read_text()
     assert changelog.startswith("# Changelog\n\n## Unreleased\n\n## 0.2.0 - 2")
     assert changelog.endswith("\n\n### Added\n\n- A wheel.\n\n## 0.1.0 - 2026-01-02\n\n- A ring.\n")
