@@ -70,8 +70,8 @@ class Job:
         request |= {"file": body.__code__.co_filename, "name": body.__qualname__}
         request |= {"first": (first.__code__.co_filename, first.__qualname__) if first else None}
         _ask_server(request)
-        self._control = self._listener.accept()
-        hello = [self._listener.accept() for _ in range(n)]
+        self._control = self._accept()
+        hello = [self._accept() for _ in range(n)]
         self.link: dict[int, Connection] = {}
         self.pid: dict[int, int] = {}
         for link in hello:
@@ -81,6 +81,11 @@ class Job:
             link.send(arguments)
         self._outcomes: dict[int, Outcome] = {}
         self._codes: dict[int, int] = {}
+
+    def _accept(self) -> Connection:
+        if not wait([self._listener._listener._socket], deadline(60)):  # type: ignore[attr-defined]
+            raise TimeoutError("no answer from the server that forks ranks: see what it printed")
+        return self._listener.accept()
 
     def __enter__(self) -> Job:
         return self
