@@ -7,7 +7,6 @@ processes, so that allreduce is also compared with the better of both (``goals.C
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,12 +15,13 @@ import msgspec
 import typer
 
 from pycollective.cli.commands import Command, choose, refusing
+from pycollective.cli.outputs import json_text
 
 from . import goals
 from .measurement.stats import paired_ratio
 from .peers import PEERS
 from .report.table import format_number
-from .result import Provenance, Result, Row, to_json
+from .result import Provenance, Result, Row
 from .speed import Line, about, line_of, markdown_table
 from .workload.cases import BARRIER, KIB, MEASURED, Case, format_size, parse_sizes, sweep_cases
 from .workload.plan import ARRAYS, NAMES, OURS, Budget, Candidate, Conditions, Plan
@@ -217,13 +217,8 @@ def measure_plans(plans: Sequence[tuple[int, Plan]], console: Console, options: 
 
 
 def _json(cells: Sequence[Cell], lines: Sequence[Line], result: Result) -> str:
-    """With a line of text for each cell, goal and row, so that files of two runs can be compared."""
-    tables = {"cells": cells, "lines": lines}
-    shown = {
-        name: ",\n  ".join(json.dumps(msgspec.to_builtins(one)) for one in table) for name, table in tables.items()
-    }
-    text = "".join(f' "{name}": [\n  {rows}\n ],\n' for name, rows in shown.items())
-    return f'{{\n "schema": "{SCHEMA}",\n{text} "result": {to_json(result).strip()}\n}}\n'
+    tables = {"schema": SCHEMA, "cells": cells, "lines": lines, "result": result}
+    return json_text(msgspec.to_builtins(tables)) + "\n"
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from pycollective.cli.outputs import json_text
+
 from .measurement.measure import Measured
 from .workload.plan import OURS, short_name
 
@@ -207,11 +209,8 @@ def _git(folder: Path, *words: str) -> str:
 
 
 def to_json(result: msgspec.Struct) -> str:
-    """A document as JSON text, with a line for each row (its last field), so that files of two runs can be compared."""
-    head: dict[str, Any] = msgspec.to_builtins(result)
-    name, rows = head.popitem()
-    lines = ",\n  ".join(json.dumps(row) for row in rows)
-    return json.dumps(head, indent=1)[:-2] + f',\n "{name}": [\n  {lines}\n ]\n}}\n'
+    """A document as JSON text with a line for each row."""
+    return json_text(msgspec.to_builtins(result)) + "\n"
 
 
 def read_json(text: str | bytes) -> Result:

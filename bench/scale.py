@@ -16,6 +16,8 @@ from typing import Annotated, Any
 
 import typer
 
+from pycollective.cli.outputs import json_text
+
 from .ranks.launch import Launcher, LaunchError, same_path
 
 __all__ = ["GOALS", "GOAL_RANKS", "STAGES", "app", "measure", "scale"]
@@ -59,7 +61,7 @@ def scale(
             raise typer.Exit(1) from error
     Console(width=110).print(_table(found))
     if json_file is not None:
-        json_file.write_text(json.dumps({"seconds": found, "stages": STAGES}, indent=1) + "\n")
+        json_file.write_text(json_text({"seconds": found, "stages": STAGES}) + "\n")
 
 
 def measure(ranks: int, timeout: float = 300.0) -> dict[str, float]:
@@ -105,7 +107,7 @@ def measure(ranks: int, timeout: float = 300.0) -> dict[str, float]:
 
 
 def _seconds(marks: list[dict[str, list[float]]]) -> dict[str, float]:
-    """From every rank's (begin, end) of each stage."""
+    """Compute each stage's seconds from every rank's (begin, end)."""
     ends = {stage: max(rank[stage][1] for rank in marks) for stage in marks[0]}
     return {stage: round(end - min(rank[stage][0] for rank in marks), 6) for stage, end in ends.items()}
 

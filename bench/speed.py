@@ -6,7 +6,6 @@ two forms (in place or out of place).  A row of several sizes, rank counts or me
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -95,7 +94,7 @@ def speed(
     result = session.result({"quick": quick, "ranks": ranks, "fresh": fresh})
     console.print(table_of(lines))
     out.mkdir(parents=True, exist_ok=True)
-    (out / "cpu-speed.json").write_text(_json(lines, result))
+    (out / "cpu-speed.json").write_text(to_json(SpeedResult(lines, result)))
     (out / "cpu-speed.md").write_text(markdown(lines, result.provenance))
     console.print(f"written: {out / 'cpu-speed.json'}, {out / 'cpu-speed.md'}", highlight=False)
 
@@ -160,12 +159,6 @@ def table_of(lines: Sequence[Line]) -> Any:
         met = {True: "[green]yes[/]", False: "[bold red]no[/]", None: "[yellow]-[/]"}[line.met]
         table.add_row(line.row, line.against, line.goal, line.measured, met, line.worst)
     return table
-
-
-def _json(lines: Sequence[Line], result: Result) -> str:
-    head = msgspec.to_builtins(SpeedResult(list(lines), result))
-    head.pop("result")
-    return f'{json.dumps(head, indent=1)[:-2]},\n "result": {to_json(result).strip()}\n}}\n'
 
 
 def markdown(lines: Sequence[Line], provenance: Provenance, command: str = "speed") -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import sys
 from pathlib import Path
 
+from pycollective.cli.outputs import json_text
 from pycollective.comm.cuda.runtime import load, why_not
 
 from .rows import provenance
@@ -35,7 +35,7 @@ def main() -> int:
         return 1
     cuda = load()
     found = {"provenance": provenance(cuda, 0, 0.0, {}), "devices": [_read(d) for d in range(cuda.device_count())]}
-    text = json.dumps(found, indent=1) + "\n"
+    text = json_text(found) + "\n"
     print(text)
     if options.output:
         options.output.write_text(text)
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def _read(device: int) -> dict[str, int | None]:
-    """By name; None if the driver does not know the attribute."""
+    """Look an attribute up by name; None if the driver does not know the attribute."""
     driver = ctypes.CDLL("libcuda.so.1")
     driver.cuInit(0)
     found: dict[str, int | None] = {}

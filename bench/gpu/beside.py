@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
-import json
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from pycollective.cli.outputs import json_text
 
 from .candidates import nccl, torch_sum
 from .candidates.calls import Ours
@@ -19,7 +20,7 @@ from .parts import Bench, Scale
 from .rows import provenance
 
 BYTES = 64 << 20
-"""Of each rank."""
+"""Bytes of each rank's array."""
 SIDE = 8192
 """Rows and columns of the matrices, bfloat16."""
 PRODUCTS = 10
@@ -58,7 +59,7 @@ def main() -> int:
         print(f"{candidate.name}: {call * 1e3:.3f} ms a call alone; the product takes {seconds / alone:.2f} as long")
         result["conclusion"] = conclusion(rows, alone)
         if options.output:
-            options.output.write_text(json.dumps(result, indent=1) + "\n")
+            options.output.write_text(json_text(result) + "\n")
     print(result["conclusion"])
     return 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+
+from pycollective.cli.outputs import json_text
 
 from ..result import cpu_model, version_of
 
@@ -54,7 +55,7 @@ class Row:
 
     @property
     def busbw(self) -> float:
-        """As in nccl-tests."""
+        """Bus bandwidth in bytes/s, as in nccl-tests."""
         return self.algbw * (2 * (self.ranks - 1) / self.ranks if self.collective == "allreduce" else 1.0)
 
 
@@ -80,11 +81,8 @@ class Result:
         """JSON with one row per line."""
         checks = [asdict(check) for check in self.checks]
         document = {"schema": SCHEMA, "provenance": self.provenance, "notes": self.notes, "checks": checks}
-        head = json.dumps(document, indent=1)
-        rows = ",\n  ".join(
-            json.dumps({**asdict(row), "algbw": round(row.algbw), "busbw": round(row.busbw)}) for row in self.rows
-        )
-        return head[:-2] + f',\n "rows": [\n  {rows}\n ]\n}}\n'
+        rows = [{**asdict(row), "algbw": round(row.algbw), "busbw": round(row.busbw)} for row in self.rows]
+        return json_text({**document, "rows": rows}) + "\n"
 
 
 def provenance(cuda: Any, device: int, ceiling: float, extra: Mapping[str, Any]) -> dict[str, Any]:

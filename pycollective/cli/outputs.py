@@ -58,4 +58,15 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path | None, schema: str, content: dict[str, Any]) -> None:
     """Write a document with the name of its schema; does nothing without a path."""
     if path is not None:
-        write_text(path, json.dumps({"schema": schema, **content}, indent=1) + "\n")
+        write_text(path, json_text({"schema": schema, **content}) + "\n")
+
+
+def json_text(value: Any, indent: int = 0) -> str:
+    """JSON with a line for each row of a table, an object in a list, so that files of two runs can be compared."""
+    inner, outer = "\n" + " " * (indent + 1), "\n" + " " * indent
+    if isinstance(value, dict) and value:
+        items = [f"{json.dumps(str(name))}: {json_text(item, indent + 1)}" for name, item in value.items()]
+        return f"{{{inner}{f',{inner}'.join(items)}{outer}}}"
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return f"[{inner}{f',{inner}'.join(map(json.dumps, value))}{outer}]"
+    return json.dumps(value)

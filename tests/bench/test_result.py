@@ -9,6 +9,8 @@ from pathlib import Path
 import jsonschema
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pycollective.bench.measurement.measure import Measured
 from pycollective.bench.report.plot import plot_rows
@@ -16,6 +18,7 @@ from pycollective.bench.report.table import format_number, format_time, pivot_ta
 from pycollective.bench.result import Result, Row, collect_provenance, json_schema, make_row, read_json, to_csv, to_json
 from pycollective.bench.workload.cases import Case
 from pycollective.bench.workload.plan import Budget, Candidate, Conditions, Options, Plan, short_options, sweep_groups
+from pycollective.cli.outputs import json_text
 
 CASE = Case("allreduce", "float32", "sum", 1024, 4)
 
@@ -48,6 +51,22 @@ def test_row() -> None:
 def test_json_round_trip() -> None:
     made = result()
     assert read_json(to_json(made)) == made
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False)
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20)
+
+
+@given(VALUES)
+def test_any_document_is_read_as_it_was(value: object) -> None:
+    assert json.loads(json_text(value)) == value
+
+
+def test_each_row_has_a_line() -> None:
+    table = {"size": 8, "seconds": {4: [0.1, 0.2]}, "rows": [{"a": 1, "b": [{"c": 2}]}, {"a": 3}]}
+    lines = json_text(table).splitlines()
+    assert ' "size": 8,' in lines and '  {"a": 1, "b": [{"c": 2}]},' in lines and '  {"a": 3}' in lines
+    assert json.loads(json_text(table))["seconds"] == {"4": [0.1, 0.2]}
 
 
 def test_a_notebook_shows_the_table() -> None:
