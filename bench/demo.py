@@ -162,7 +162,7 @@ def _training_table(done: list[Training], running: str | None) -> Table:
             accuracy = f"[bold red]{accuracy}[/]"
         table.add_row(one.topology, accuracy, one.digest[:12], verdict, f"{one.seconds:.1f} s")
     if running:
-        table.add_row(running, "...", "", "", "", style="dim")
+        table.add_row(running, f"{len(done) + 1} of {len(TOPOLOGIES)}", "", "", "", style="dim")
     return table
 
 
