@@ -46,7 +46,7 @@ _ROUNDS = 4
 _MOMENT = 24
 """So many pairs are compared with each other."""
 _SUSPECTS = 50
-"""Of the slowest and of the fastest pairs, at most so many are measured again."""
+"""At most so many of the slowest and of the fastest pairs are measured again."""
 _TURNS = 15
 """At least so often, if four of each are not too many for that."""
 

@@ -92,7 +92,7 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        """Of all hosts."""
+        """Number of ranks of all hosts."""
         return self.hosts * self.each
 
     def __str__(self) -> str:

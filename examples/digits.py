@@ -42,7 +42,7 @@ def read_digits() -> tuple[Array, Array]:
 
 
 def make_patterns() -> tuple[Array, Array]:
-    """The same number of rows, each one of ten random patterns with noise, and the pattern's number."""
+    """As many rows, each one of ten random patterns with noise, and the pattern's number."""
     rng = np.random.default_rng(0)
     patterns, numbers = rng.random((10, 64)), rng.integers(10, size=1797)
     return patterns[numbers] + rng.normal(0, NOISE, (len(numbers), 64)), numbers

@@ -52,7 +52,7 @@ def _cell(tag: str, content: object) -> str:
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is installed (the extra `plot`): without it, tables replace pictures."""
+    """Return whether matplotlib is installed (the extra `plot`): without it, tables replace pictures."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
@@ -78,7 +78,7 @@ def place(where: str) -> str:
 
 
 def statement(where: str) -> str:
-    """The same, with the source if it is in a cell: cells are shown without line numbers."""
+    """Format an error's place, with the source if it is in a cell: cells are shown without line numbers."""
     shown = place(where)
     if shown == where:
         return where

@@ -201,7 +201,7 @@ def read(name: str, env: Mapping[str, str] | None = None) -> Any:
 
 
 def is_set(name: str, env: Mapping[str, str] | None = None) -> bool:
-    """Whether the environment, `os.environ` by default, has a value for the setting."""
+    """Return whether the environment, `os.environ` by default, has a value for the setting."""
     return bool(TABLE[name].find(os.environ if env is None else env)[0])
 
 

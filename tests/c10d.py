@@ -60,7 +60,7 @@ def job(
     leave: str = "free",
     on_device: bool = False,
 ) -> Iterator[processes.Job]:
-    """The same, still running: for tests that communicate with ranks or kill them.
+    """Ranks that still run: for tests that communicate with ranks or kill them.
 
     `on_device`: the backend treats every tensor as one on a GPU; see gpu.torch.standin.
     """

@@ -34,7 +34,7 @@ def job(
     leave: str = "free",
     **init: Any,
 ) -> Iterator[processes.Job]:
-    """The same, still running: for tests that communicate with ranks or kill them, through `hvd.link`."""
+    """Ranks that still run: for tests that communicate with ranks or kill them, through `hvd.link`."""
     where = {"file": body.__code__.co_filename, "name": body.__qualname__}
     with torch_loaded(), processes.Job(n, _enter, where, init, arguments, env=env, leave=leave) as started:
         yield started

@@ -21,7 +21,7 @@ def run(n: int, body: Callable[..., Any], *arguments: Any, env: dict[str, str] |
 
 
 def job(n: int, body: Callable[..., Any], *arguments: Any, env: dict[str, str] | None = None) -> processes.Job:
-    """The same, still running: for tests that communicate with ranks or kill them, through `hvd.link`."""
+    """Ranks that still run: for tests that communicate with ranks or kill them, through `hvd.link`."""
     where = {"file": body.__code__.co_filename, "name": body.__qualname__}
     variables = {"OMP_NUM_THREADS": "1", "MXNET_CPU_WORKER_NTHREADS": "1", **(env or {})}
     return processes.Job(n, _enter, where, arguments, env=variables)

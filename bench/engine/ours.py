@@ -55,7 +55,7 @@ class Ours:
         return Summing(name, OURS, [array], function)
 
     def on_tensor(self, name: str, array: Array) -> Contender:
-        """The same on a torch tensor in the array's memory; PeerUnavailable if torch is missing."""
+        """Contender for a torch tensor in the array's memory; PeerUnavailable if torch is missing."""
         import_torch()
         call, tensor = self._comm.allreduce, as_tensor(array)
 

@@ -74,7 +74,7 @@ def fits(keras: Any, wrap: Callable[[Any], Any], steps: int) -> Callable[[], flo
 
 
 def data_parallel(keras: Any, steps: int) -> Callable[[], float]:
-    """The same model in torch's DistributedDataParallel on Gloo, in a plain loop."""
+    """Train the same model in torch's DistributedDataParallel on Gloo, in a plain loop."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 

@@ -133,7 +133,7 @@ def _read(files: Sequence[Path]) -> Result:
 
 
 def _row(of: Mapping[str, Any]) -> Row:
-    """From JSON, which also has what is derived from the fields."""
+    """Read a row from JSON, which also has what is derived from the fields."""
     kept = {field.name: of[field.name] for field in fields(Row)}
     return Row(**{**kept, "rounds": tuple(kept["rounds"])})
 

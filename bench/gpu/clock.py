@@ -45,7 +45,7 @@ class Timing:
 
     @property
     def seconds(self) -> float:
-        """Of the median round."""
+        """Seconds of the median round."""
         return sorted(self.rounds)[len(self.rounds) // 2]
 
 

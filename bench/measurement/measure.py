@@ -331,7 +331,7 @@ def _calibrate(world: World, run: Timed, block_s: float) -> float:
 
 
 def _stalled(world: World, run: Timed, seconds: float, block_s: float) -> bool:
-    """Whether a block was delayed because a rank waited for its core: then doubling the calls hardly takes longer."""
+    """Return whether a block was delayed because a rank waited for its core: twice the calls hardly take longer."""
     if seconds > 5 * block_s:
         return False
     run.repetitions *= 2

@@ -19,7 +19,7 @@ class Ratio:
     rounds: int
 
     def figures(self) -> dict[str, float]:
-        """By name, with four digits."""
+        """Figures by name, with four digits."""
         figures = {"low": self.low, "median": self.median, "high": self.high}
         return {name: float(f"{value:.4g}") for name, value in figures.items()}
 

@@ -42,6 +42,6 @@ def test_table(benchmark: Benchmark) -> None:
 
 
 def test_compile_remembered(benchmark: Benchmark) -> None:
-    """The same schedule from the cache."""
+    """Take the same schedule from the cache."""
     schedule.compile("ring", "allreduce", 8)
     benchmark(schedule.compile, "ring", "allreduce", 8)

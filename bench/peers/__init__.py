@@ -73,7 +73,7 @@ class Peer:
     """False for a yardstick whose output is not a result."""
 
     def supports(self, case: Case) -> bool:
-        """Whether the library has this collective for this type and operator."""
+        """Return whether the library has this collective for this type and operator."""
         raise NotImplementedError
 
     def close(self) -> None:

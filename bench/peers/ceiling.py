@@ -27,7 +27,7 @@ _CACHE = 32 << 20  # bytes: larger outputs bypass the third-level cache
 
 
 def streams(nbytes: int, ranks: int) -> bool:
-    """Whether the executor writes outputs past the caches in an allreduce of so many bytes."""
+    """Return whether the executor writes outputs past the caches in an allreduce of so many bytes."""
     return 2 * nbytes * ranks > _CACHE
 
 

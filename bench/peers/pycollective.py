@@ -30,7 +30,7 @@ class PycollectivePeer(Peer):
         return True  # unsupported cases fail at the first call
 
     def _made(self, call: Any, arguments: tuple[Any, ...], op: str = "sum") -> Call:
-        """As usually written: no cost of options that are not used."""
+        """Make the call as it is usually written: no cost of options that are not used."""
         topology = self._topology
         if op != "sum":
             return lambda: call(*arguments, op=op, topology=topology)
@@ -107,7 +107,7 @@ def topologies_of(collective: str) -> list[str]:
 
 
 def has(text: str, collective: str) -> bool:
-    """Whether the topology denoted by a text implements a collective (the default always does)."""
+    """Return whether the topology denoted by a text implements a collective (the default always does)."""
     topology = find_topology(text)
     return topology is None or collective in registry.info(topology).collectives
 

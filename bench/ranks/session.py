@@ -89,7 +89,7 @@ class Session:
                 self.take(event)
 
     def provenance(self) -> Provenance:
-        """Of what the worlds have reported."""
+        """Provenance of what the worlds have reported."""
         return collect_provenance(self._libraries, self._yields, self._launcher or "user", self._load)
 
     def result(self, options: dict[str, Any]) -> Result:

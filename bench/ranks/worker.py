@@ -79,7 +79,7 @@ def _report(outcome: Measured | NotMeasured, group: int, names: dict[str, str], 
 
 
 def _has_torch(world: World, emit: Emit) -> bool:
-    """Whether every rank has torch."""
+    """Return whether every rank has torch."""
     problem = ""
     try:
         import_torch()
@@ -98,7 +98,7 @@ class _Ours:
         self.version = ""
 
     def topologies(self, options: Options, ranks: int, emit: Emit) -> dict[str, list[str]]:
-        """For each collective of a sweep the requested topologies, or all, that implement it on this many ranks."""
+        """List for each collective of a sweep the topologies, requested or all, that have it for so many ranks."""
         if options.topologies == ("none",) or not options.paths:
             return {name: [] for name in options.collectives}
         others = {name: ["default"] for name in options.collectives if not has_topologies(name)}
@@ -142,7 +142,7 @@ def _plain(nbytes: int) -> Array:
 
 
 def yield_flag() -> str:
-    """Whether Open MPI, if it started the ranks, yields when idle: as in Provenance."""
+    """Return whether Open MPI, if it started the ranks, yields when idle: as in Provenance."""
     if "OMPI_COMM_WORLD_SIZE" not in os.environ:
         return "-"
     return os.environ.get(YIELD_VARIABLE, "default")

@@ -79,7 +79,7 @@ def ranks_started(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def first_rank(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process is rank 0, or alone; works before any setup."""
+    """Return whether this process is rank 0, or alone; works before any setup."""
     names = ("PYCOLLECTIVE_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK", "SLURM_PROCID")
     return next((environment[name] for name in names if name in environment), "0") == "0"
 

@@ -18,7 +18,7 @@ from .table import row_table
 
 
 def can_redraw(console: Console) -> bool:
-    """Whether output can be replaced: on a terminal.
+    """Return whether output can be replaced: on a terminal.
 
     A command in a notebook's cell (`!pycollective bench`) also has a terminal, but its cursor cannot move up.
     """

@@ -77,7 +77,7 @@ def row_table(rows: Iterable[Row], width: int) -> Table:
 
 
 def row_html(rows: Iterable[Row]) -> str:
-    """The same table as HTML."""
+    """Format the table of `row_table` as HTML."""
     console = Console(record=True, width=_HTML_WIDTH, file=io.StringIO(), force_terminal=True)
     console.print(row_table(rows, _HTML_WIDTH))
     return console.export_html(inline_styles=True, code_format='<pre style="line-height: 1.2">{code}</pre>')

@@ -78,7 +78,7 @@ class Case:
 
     @property
     def graph(self) -> Graph:
-        """Of a weighted collective."""
+        """Graph of a weighted collective."""
         return GRAPHS[self.op]
 
     @property

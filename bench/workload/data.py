@@ -127,7 +127,7 @@ def _reduce_exactly(blocks: list[Array], op: str, kind: np.dtype[Any]) -> Array:
 
 
 def _expected(case: Case, rank: int) -> Iterator[_Segment]:
-    """From the table of the collectives: which rank's input each part of the output has, or a reduction of which."""
+    """Derive from the collectives' table which rank's input each part of the output has, or a reduction of which."""
     row, count = case.kind, case.count
     if case.collective == SENDRECV:
         partner = pair_partner(rank, case.ranks)

@@ -130,7 +130,7 @@ class Budget:
         return Budget(block_s=0.003, rounds=7, least_rounds=3, group_s=0.4)
 
     def beside(self, neighbours: int) -> Budget:
-        """The same, but with turns so long that the scheduler gives busy neighbours a share of each."""
+        """Budget with turns so long that the scheduler gives busy neighbours a share of each."""
         return replace(self, block_s=max(0.1, self.block_s), group_s=3 * self.group_s) if neighbours else self
 
 
@@ -189,7 +189,7 @@ class Plan:
         return self.sweep.peers if self.sweep else self.peers
 
     def with_peers(self, peers: tuple[str, ...]) -> Plan:
-        """The same plan with other peers."""
+        """Copy of the plan with other peers."""
         return replace(self, sweep=replace(self.sweep, peers=peers)) if self.sweep else replace(self, peers=peers)
 
     def to_json(self) -> str:
@@ -233,7 +233,7 @@ def _memories(options: Options, collective: str) -> list[tuple[str, str]]:
 
 
 def has_topologies(collective: str) -> bool:
-    """Whether topologies implement the call; messages and the barrier do not depend on them, `mix` has its graph."""
+    """Return whether topologies implement the call: not messages and the barrier, nor `mix`, which has its graph."""
     return collective not in (SENDRECV, BARRIER) and not MEASURED[collective].weighted
 
 

@@ -26,7 +26,7 @@ def scores(x):
 
 
 def gradients(x, y):
-    """Of the mean cross-entropy."""
+    """Gradients of the mean cross-entropy."""
     s = scores(x)
     p = np.exp(s - s.max(1, keepdims=True))
     p /= p.sum(1, keepdims=True)

@@ -98,7 +98,7 @@ def simulated(method: str, n: int, nbytes: int) -> float:
 
 
 def formula(method: str, n: int, nbytes: int) -> float:
-    """The same by formula; the tree has none."""
+    """Predict by formula; the tree has none."""
     if method == "tree":
         return simulated(method, n, nbytes)
     m = min(n, NETWORK.ranks_per_node)

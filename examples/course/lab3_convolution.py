@@ -67,7 +67,7 @@ def network(seed: int) -> Any:
 
 
 def optimizer(model: Any, lr: float, comm: pc.Communicator) -> DistributedSGD:
-    """Of the model's parameters; torch writes its gradients directly into those that this averages."""
+    """Optimizer of the model's parameters; torch writes its gradients directly into those that this averages."""
     rule = DistributedSGD({name: p.detach() for name, p in model.named_parameters()}, lr, MOMENTUM, comm=comm)
     for name, p in model.named_parameters():
         p.grad = rule.gradients[name]

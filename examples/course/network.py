@@ -30,7 +30,7 @@ def scores(params: Params, x: Any) -> tuple[Any, Any]:
 
 
 def gradients(params: Params, x: Any, y: Any) -> Params:
-    """Of the mean cross-entropy over rows x with labels y."""
+    """Gradients of the mean cross-entropy over rows x with labels y."""
     hidden, output = scores(params, x)
     error = np.exp(output - output.max(1, keepdims=True))
     error /= error.sum(1, keepdims=True)

@@ -83,7 +83,7 @@ MODULES = {
 
 
 class _OneLineErrors:
-    """Of a typer command or group: usage errors end the process with one line and exit code 2."""
+    """Base of a typer command or group whose usage errors end the process with one line and exit code 2."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **more: Any) -> Any:
         run = super().main  # type: ignore[misc]

@@ -26,7 +26,7 @@ class CallInProgress(Protocol):
         ...
 
     def test(self) -> bool:
-        """Whether it has completed or failed. Does not block."""
+        """Return whether it has completed or failed. Does not block."""
         ...
 
 
@@ -70,7 +70,7 @@ class HostBackend(Backend, Protocol):
 
     @property
     def incoming(self) -> dict[int, _core.Team]:
-        """The same for messages from other ranks."""
+        """The channels for messages from other ranks, for those used so far."""
         ...
 
     def channel(self, peer: int, sends: bool) -> _core.Team:
@@ -154,5 +154,5 @@ class HostBackend(Backend, Protocol):
         ...
 
     def fail_all(self, error: Error) -> None:
-        """The same, for messages between its ranks too."""
+        """Fail the communicator's calls and the messages between its ranks."""
         ...

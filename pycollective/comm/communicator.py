@@ -333,12 +333,12 @@ for _theirs, _ours in [*((name.capitalize(), name) for name in _public), *ELSEWH
 
 
 def forget_all() -> None:
-    """In a forked child: the communicators are the parent's, and the child's exit does not end them."""
+    """Forget all communicators in a forked child: they are the parent's, and the child's exit does not end them."""
     _live.clear()
 
 
 def depart_all() -> None:
-    """At exit: finish pending work, and notify the peers that this rank ends normally."""
+    """Finish pending work at exit, and notify the peers that this rank ends normally."""
     for communicator in list(_live):
         communicator.free()
 

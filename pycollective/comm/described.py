@@ -72,7 +72,7 @@ def described(cls: _Class) -> _Class:
 
 
 def nonblocking(blocking: type) -> Callable[[_Class], _Class]:
-    """The same for a class of nonblocking forms: `iname` for each `name` of `blocking`."""
+    """Decorate a class of nonblocking forms: `iname` for each `name` of `blocking`."""
 
     def describe(cls: _Class) -> _Class:
         for name, method in vars(cls).items():

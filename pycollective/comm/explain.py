@@ -91,7 +91,7 @@ def explain_between_hosts(
     nbytes: int,
     topology: Any,
 ) -> Explanation:
-    """For ranks on several hosts.
+    """Explain a call of ranks on several hosts.
 
     Args:
         own_cores: whether each rank of this one has a core of its own.
@@ -129,7 +129,7 @@ def _links(group: Group, names: Sequence[str], topology: Any, collective: str, n
 
 
 def explain_on_host(group: Group, own_cores: bool, collective: str, nbytes: int, topology: Any) -> Explanation:
-    """For ranks that share memory. `own_cores`: as of a HostTeam."""
+    """Explain a call of ranks that share memory. `own_cores`: as of a HostTeam."""
     from pycollective.schedule.language import registry
 
     instance, small = choose(collective, topology, nbytes)
@@ -166,7 +166,7 @@ def _waiting(own_cores: bool) -> str:
 
 
 def _explain_nccl(group: Group, collective: str, nbytes: int) -> Explanation:
-    """For GPU arrays only."""
+    """Explain which collectives of GPU arrays NCCL executes."""
     from pycollective.comm.cuda.nccl.library import describe, why_not
 
     problem = why_not()

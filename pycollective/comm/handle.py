@@ -53,7 +53,7 @@ class Handle(Generic[_Result]):
         return self.result()
 
     def test(self) -> bool:
-        """Whether the call has completed or failed. Does not block.
+        """Return whether the call has completed or failed. Does not block.
 
         Returns:
             True if `wait` would return or raise immediately.

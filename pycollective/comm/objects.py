@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pycollective.typing import T
 
 MOST_BYTES = (1 << 31) - 1
-"""Of one pickle: objects are small, and a larger one is a mistake."""
+"""Most bytes of one pickle: objects are small, and a larger one is a mistake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class ObjectExchange:
         return np.frombuffer(packed.message, np.uint8), lengths
 
     def _raise_failure(self, length: int, rank: int, packed: _Packed) -> None:
-        """If `rank` has announced a failure, it sends the exception and every rank raises it."""
+        """Raise the failure that `rank` has announced: it sends the exception, and every rank raises it."""
         if length >= 0:
             return
         error = loaded(self._send_bytes(packed.message, -length, rank))

@@ -1,4 +1,4 @@
-"""From a call's signature to a compiled schedule: which topology, which variant, which placement."""
+"""Finds the compiled schedule of a call's signature: which topology, which variant, which placement."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def choose(collective: str, topology: object, nbytes: int, default: str = DEFAUL
 
 
 def is_matrix(topology: object) -> TypeGuard[MixingMatrix]:
-    """Whether it is a mixing matrix, which stands for a topology in weighted collectives."""
+    """Return whether it is a mixing matrix, which stands for a topology in weighted collectives."""
     return package_of(topology, "pycollective.schedule.mixing", "MixingMatrix") is not None
 
 
@@ -182,7 +182,7 @@ def _schedule_for(key: ScheduleKey) -> Schedule:
 
 
 def keeps_small(topology: Any, collective: str, size: int, root: int | None, placement: Placement) -> bool:
-    """Whether the small-message variant is used with this placement.
+    """Return whether the small-message variant is used with this placement.
 
     If every rank overwrites what every rank reads, one-shot needs an extra copy through scratch and two-shot does not:
     two-shot replaces it if both give the same bits.
@@ -194,14 +194,14 @@ def keeps_small(topology: Any, collective: str, size: int, root: int | None, pla
 
 
 def _keeps_any_small(topology: Any, placement: Placement) -> bool:
-    """Whether it is used even if it needs scratch."""
+    """Return whether it is used even if it needs scratch."""
     from pycollective.schedule.language import registry
 
     return not placement.inplace or registry.info(topology).order != "rank"
 
 
 def is_ours(topology: Any) -> bool:
-    """Whether a topology is one of the package's own, which its label identifies."""
+    """Return whether a topology is one of the package's own, which its label identifies."""
     return type(topology).__module__.startswith("pycollective.topologies")
 
 

@@ -136,7 +136,7 @@ def connect(found: detection.Bootstrap, world_ranks: Sequence[int] | None = None
 
 
 def _end() -> None:
-    """At exit."""
+    """Shut down at exit."""
     failure.ends()
     depart_all()
     if isinstance(
@@ -172,7 +172,7 @@ def given_or_world(comm: Communicator | None) -> Communicator:
 
 
 def is_initialized() -> bool:
-    """Whether init() was called and shutdown() was not."""
+    """Return whether init() was called and shutdown() was not."""
     return _default is not None
 
 

@@ -33,7 +33,7 @@ class FixedHosts:
         self._hosts = dict(hosts)
 
     def set(self, hosts: Mapping[str, int]) -> None:
-        """From now on these."""
+        """Replace the hosts, from now on."""
         self._hosts = dict(hosts)
 
     def __call__(self) -> Mapping[str, int]:

@@ -96,7 +96,7 @@ class Formation:
             self._outcome.fail(f"the limit of {self._limits.resets} resets is reached")
 
     def _is_short(self, room: int, now: float) -> bool:
-        """Whether there is too little room for the job; that may last so long only."""
+        """Return whether there is too little room for the job; that may last so long only."""
         needed = self._limits.needed if self._generations.number else self._limits.start
         if room >= needed:
             self._short_since = None

@@ -47,11 +47,11 @@ class HostList:
         return {host: slots for host, slots in usable.items() if slots}
 
     def is_excluded(self, host: str, now: float) -> bool:
-        """Whether no worker may be started there."""
+        """Return whether no worker may be started there."""
         return host in self._records and now < self._records[host].until
 
     def is_hopeless(self) -> bool:
-        """Whether there are hosts, and all of them are excluded for good."""
+        """Return whether there are hosts, and all of them are excluded for good."""
         return bool(self._slots) and all(self.is_excluded(host, math.nextafter(math.inf, 0)) for host in self._slots)
 
     def failed(self, host: str, generation: int, at_once: bool, now: float) -> bool:

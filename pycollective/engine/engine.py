@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pycollective.engine.device import EngineStream
 
 Row = tuple[Any, list[int], list[int], list[int], int]
-"""Of a batch: a rank's work (None if it has joined), shape, all ranks' rows, joined ranks, place."""
+"""A batch: a rank's work (None if it has joined), shape, all ranks' rows, joined ranks, place."""
 
 LEAST_SLOTS = 8192
 """Minimum number of operations that can be in progress at a time."""

@@ -190,7 +190,7 @@ def check(comm: Communicator, item: Item) -> None:
 
 
 def _needs_no_check(item: Item) -> bool:
-    """Whether the core checks all there is to check: plain arrays of NumPy or torch in CPU memory."""
+    """Return whether the core checks all there is to check: plain arrays of NumPy or torch in CPU memory."""
     x, out = item.x, item.out
     if type(x) is np.ndarray:
         if out is None:

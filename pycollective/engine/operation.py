@@ -75,7 +75,7 @@ class Work(Protocol):
     name: str
 
     def done(self) -> bool:
-        """Whether it has completed, successfully or not."""
+        """Return whether it has completed, successfully or not."""
         ...
 
     def wait(self, timeout: float | None = None) -> Any:

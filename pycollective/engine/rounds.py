@@ -292,7 +292,7 @@ class Rounds:
             raise NestedCallError.on(self._comm.name)
 
     def tune(self, threshold: int, cycle_seconds: float) -> None:
-        """For all ranks, from their next round on."""
+        """Set the parameters of all ranks, from their next round on."""
         with self._lock:
             self._tuned = (threshold, cycle_seconds)
 

@@ -50,7 +50,7 @@ class Settings:
 
     @classmethod
     def read(cls, env: Mapping[str, str] | None = None) -> Settings:
-        """From environment variables, `os.environ` by default.
+        """Read the settings from environment variables, `os.environ` by default.
 
         Raises:
             ValueError: a variable has an invalid value; gives its name, the value and what is expected.

@@ -115,7 +115,7 @@ class Graph:
 
 
 def even(members: Collection[int]) -> Weights:
-    """The same weight for each of the members."""
+    """Give each of the members an equal weight."""
     weight = 1 / len(members)
     return dict.fromkeys(sorted(members), weight)
 

@@ -15,7 +15,7 @@ Edge = tuple[int, int]
 
 
 def random_pairs(seed: int = 0) -> Graph:
-    """In every step the ranks form random pairs, and both of a pair take their mean.
+    """Random pairs, new in every step; both of a pair take their mean.
 
     With an odd number of ranks one stays alone. The matchings of the steps are independent and uniform: drawn by
     SplitMix64 from (seed, size, step). In expectation a step multiplies the squared disagreement by (n-2)/(2(n-1)) for

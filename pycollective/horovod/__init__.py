@@ -67,7 +67,7 @@ def install() -> None:
 
 
 def is_installed() -> bool:
-    """Whether `install` has been called, or horovod was imported from PATH."""
+    """Return whether `install` has been called, or horovod was imported from PATH."""
     return sys.modules.get("horovod") is sys.modules[__name__]
 
 

@@ -109,7 +109,7 @@ def _begin(comm: Any) -> None:
 
 
 def _communicator_and_engine(comm: Any) -> tuple[Communicator, Engine]:
-    """In an elastic job a worker lost meanwhile begins another generation."""
+    """Make the communicator and its engine; in an elastic job a worker lost meanwhile begins another generation."""
     for _ in range(MOST_GENERATIONS):
         everyone = _communicator(comm)
         try:
@@ -188,7 +188,7 @@ def engine_of(process_set: ProcessSet) -> Engine:
 
 
 def is_initialized() -> bool:
-    """Whether init() was called and shutdown() was not."""
+    """Return whether init() was called and shutdown() was not."""
     return _world is not None
 
 
@@ -332,7 +332,7 @@ def cross_size() -> int:
 
 
 def is_homogeneous() -> bool:
-    """Whether all hosts have the same number of processes."""
+    """Return whether all hosts have the same number of processes."""
     nodes = world().comm.backend.group.nodes
     return len({len(nodes.ranks(node)) for node in range(nodes.count)}) == 1
 

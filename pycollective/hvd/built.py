@@ -10,17 +10,17 @@ from pycollective.hvd.basics import world
 
 
 def mpi_built() -> bool:
-    """Whether mpi4py is installed: MPI is found at run time."""
+    """Return whether mpi4py is installed: MPI is found at run time."""
     return importlib.util.find_spec("mpi4py") is not None
 
 
 def mpi_enabled() -> bool:
-    """Whether the ranks connected through MPI."""
+    """Return whether the ranks connected through MPI."""
     return launcher(os.environ) == "mpi"
 
 
 def mpi_threads_supported() -> bool:
-    """Whether MPI may be called from several threads.
+    """Return whether MPI may be called from several threads.
 
     Raises:
         ValueError: init() was not called, or MPI is not in use.
@@ -55,7 +55,7 @@ def nccl_built() -> int:
 
 
 def cuda_built() -> bool:
-    """Whether the package includes its GPU part."""
+    """Return whether the package includes its GPU part."""
     return importlib.util.find_spec("pycollective._cuda") is not None
 
 

@@ -26,7 +26,7 @@ class GraphCall(Protocol):
         ...
 
     def done(self, error: BaseException | None) -> None:
-        """To be called once, on any thread, when all results have been written, or with the error."""
+        """Complete the call, once, on any thread, when all results have been written, or with the error."""
         ...
 
 

@@ -116,7 +116,7 @@ class Allgather(GraphOperation):
 
 @dataclass(slots=True)
 class Broadcast(GraphOperation):
-    """From `root_rank`, a rank among all, to all of the set."""
+    """Broadcast from `root_rank`, a rank among all, to all of the set."""
 
     root_rank: int
 

@@ -180,7 +180,7 @@ def refuse(label: str, process_set: ProcessSet, error: Exception) -> None:
 
 
 def poll(handle: int) -> bool:
-    """Whether an operation has completed, so that `synchronize` returns immediately.
+    """Return whether an operation has completed, so that `synchronize` returns immediately.
 
     Raises:
         ValueError: there is no such handle.

@@ -57,7 +57,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
 
 
 def _broadcast(data: np.ndarray, root_rank: int, label: str, process_set: ProcessSet) -> np.ndarray:
-    """In place."""
+    """Broadcast an array in place."""
     handles.run([operations.broadcast(data, data, root_rank, f"broadcast.{label}", process_set)], process_set)
     return data
 

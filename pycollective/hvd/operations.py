@@ -23,7 +23,7 @@ def reduction(x: Any, out: Any, label: str, op: int, prescale: Any, postscale: A
 
 
 def reductions(parts: Iterable[tuple[Any, Any, str]], op: int, prescale: Any, postscale: Any) -> list[Item]:
-    """The same for several of one operator, each given by its input, output and name."""
+    """Make the items of several reductions of one operator, each given by its input, output and name."""
     collective, name, before, after = _operation(op, prescale, postscale)
     return [Item(collective, label, x, out, name, -1, None, before, after) for x, out, label in parts]
 

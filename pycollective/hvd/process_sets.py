@@ -88,7 +88,7 @@ class ProcessSet:
         return self.ranks.index(self._me)
 
     def included(self) -> bool | None:
-        """Whether this process is in the set; None while not registered."""
+        """Return whether this process is in the set; None while not registered."""
         if self.process_set_id is None or self.ranks is None:
             return None
         return self._me in self.ranks

@@ -23,7 +23,7 @@ MOST_SMALL = 256
 MOST_KEPT = 512 << 20
 """Upper limit of the bytes kept for reuse."""
 ALIGNMENT = 64
-"""Of every result, in bytes: frameworks end the process where they find less."""
+"""Alignment of every result, in bytes: frameworks end the process where they find less."""
 _PAGE = 4096
 _kept: dict[int, list[NDArray[Any]]] = {}
 _bytes_kept = 0

@@ -99,7 +99,7 @@ def plan_both(send: int, receive: int) -> int:
 
 
 def start_of(call: PlannedCollective) -> Start:
-    """The same through Python, between hosts, and where XLA does not take the handlers."""
+    """Function that executes the call through Python, between hosts, and where XLA does not take the handlers."""
 
     def start(graph: GraphCall) -> None:
         comm, backend = call.comm, call.comm.backend
@@ -124,7 +124,7 @@ def _flat(array: Any) -> Any:
 
 
 def start_of_both(send: PlannedCollective, receive: PlannedCollective) -> Start:
-    """The same for two messages at the same time."""
+    """Function that executes two messages at the same time."""
 
     def start(graph: GraphCall) -> None:
         x, like = graph.inputs

@@ -95,13 +95,13 @@ def _average(x: Any, call: PlannedCollective) -> Any:
 
 
 def _transpose_to_root(reverse: str, cotangent: Any, aval: Any, call: PlannedCollective) -> Any:
-    """Of what gives the root a result, and the other ranks their own x: the root's cotangent by another collective."""
+    """Transpose what gives the root a result, and others their own x: the root's cotangent by another collective."""
     own = _average(bind(_of(call, reverse), cotangent), call)
     return own if call.is_root else cotangent + own
 
 
 def _transpose_from_root(reverse: str, cotangent: Any, aval: Any, call: PlannedCollective) -> Any:
-    """Of what depends on the root's x alone."""
+    """Transpose what depends on the root's x alone."""
     total = bind(_of(call, reverse), cotangent)
     return total if call.is_root else jnp.zeros(aval.shape, aval.dtype)
 

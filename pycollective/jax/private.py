@@ -56,7 +56,7 @@ def register_lowering(primitive: Any, rule: Any) -> None:
 
 
 def is_kept(operand: Any) -> bool:
-    """Whether a lowering rule's operand is an argument of the compiled function that its caller keeps: not donated."""
+    """Return whether a lowering rule's operand is an argument of the compiled function that its caller keeps."""
     function = getattr(operand.owner, "owner", None)  # of a block; other operands are results of operations
     if function is None or function.operation.name != "func.func" or function.name.value != "main":
         return False

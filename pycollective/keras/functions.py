@@ -114,7 +114,7 @@ def variables_of(optimizer: Any) -> list[Any]:
 
 
 def is_built(optimizer: Any) -> bool:
-    """Whether an optimizer has created its variables."""
+    """Return whether an optimizer has created its variables."""
     for name in ("built", "_built"):  # of Keras 3 and of tf_keras
         if hasattr(optimizer, name):
             return bool(getattr(optimizer, name))

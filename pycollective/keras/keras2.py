@@ -76,7 +76,7 @@ class Reducing(ReducingOptimizer):
 
 
 class ReducingCurrent(Reducing):
-    """For optimizers of tf_keras 2.11 and later."""
+    """Mixin for optimizers of tf_keras 2.11 and later."""
 
     def compute_gradients(self: Any, loss: Any, var_list: Any, tape: Any = None) -> Pairs:
         """Collective: the reduced gradients, with their variables."""
@@ -111,7 +111,7 @@ class ReducingCurrent(Reducing):
 
 
 class ReducingLegacy(Reducing):
-    """For tf_keras.optimizers.legacy."""
+    """Mixin for tf_keras.optimizers.legacy."""
 
     def _compute_gradients(self: Any, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None) -> Pairs:
         pairs: Pairs = self._computed(super()._compute_gradients(loss, var_list, grad_loss, tape))

@@ -64,6 +64,6 @@ class OptimizerOptions:
 
 
 def key_of(variable: Any) -> Any:
-    """The same for a Keras variable and for the TensorFlow variable that holds its value."""
+    """Return one key for a Keras variable and for the TensorFlow variable that holds its value."""
     value = getattr(variable, "_value", variable)
     return getattr(value, "_unique_id", id(variable))

@@ -17,7 +17,7 @@ _OWN = {"_optimizer", "_predivide", "_num_groups", "_process_set", "_prefix", "_
 
 
 def takes_part(process_set: ProcessSet) -> bool:
-    """Whether this rank reduces gradients with others.
+    """Return whether this rank reduces gradients with others.
 
     Raises:
         ValueError: init() was not called, or the set was not registered.

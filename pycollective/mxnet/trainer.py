@@ -115,5 +115,5 @@ class DistributedTrainer(mx.gluon.Trainer):
 
 
 def _is_stale(parameter: Any) -> bool:
-    """Whether a gradient is needed, but was not computed since the last update."""
+    """Return whether a gradient is needed, but was not computed since the last update."""
     return parameter.grad_req != "null" and not parameter.list_data()[0]._fresh_grad  # noqa: SLF001 (as in Trainer)

@@ -151,7 +151,7 @@ class ParameterServer:
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def _begin(self, service: Service) -> None:
-        """On the server: open the channels, then start a thread for each of the other ranks."""
+        """Open the channels on the server, then start a thread for each of the other ranks."""
         self._service = service
         others = [rank for rank in range(self.comm.size) if rank != self.server]
         for rank in others:
@@ -199,7 +199,7 @@ class ParameterServer:
         self.version = int(header[1])
 
     def _copies(self) -> list[Any]:
-        """Of the buffers, in private memory."""
+        """Copies of the buffers in private memory."""
         return [namespace(flat).zeros_like(flat) + flat for flat in self._fused.buffers]
 
     def _require_open(self) -> None:

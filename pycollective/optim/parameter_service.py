@@ -99,7 +99,7 @@ class Service:
             return self._copy(into)
 
     def fail(self, status: int, rank: int) -> None:
-        """From now on all requests fail because of this rank; only the first failure is kept."""
+        """Let all requests fail from now on, because of this rank; only the first failure is kept."""
         with self._changed:
             self._failed = self._failed or (status, rank)
             self._changed.notify_all()

@@ -81,14 +81,14 @@ def decay_steps(milestones: Sequence[int], factor: float = 0.1) -> Schedule:
 
 
 def polynomial(steps: int, power: float = 1.0, end: float = 0.0) -> Schedule:
-    """From 1 to `end` at step `steps`, as (1 - step / steps) ** power; LARS uses power 2, LAMB 1."""
+    """Fall from 1 to `end` at step `steps`, as (1 - step / steps) ** power; LARS uses power 2, LAMB 1."""
     length, end = checks.number(steps, "steps", above=0), checks.number(end, "end")
     power = checks.number(power, "power", 0)
     return lambda step: end + (1 - end) * (1 - min(_step(step) / length, 1)) ** power
 
 
 def cosine(steps: int, end: float = 0.0) -> Schedule:
-    """From 1 to `end` at step `steps` by half a period of a cosine.
+    """Fall from 1 to `end` at step `steps` by half a period of a cosine.
 
     Source: Loshchilov and Hutter, "SGDR", 2017, equation 5, without restarts, https://arxiv.org/abs/1608.03983
     """

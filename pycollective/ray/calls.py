@@ -42,7 +42,7 @@ class Log:
 
 @dataclass
 class Outcome:
-    """Of one call of each worker, by rank.
+    """Results of one call of each worker, by rank.
 
     Attributes:
         results: of the calls that returned. errors: of those that failed, as Ray raises them.
@@ -98,7 +98,7 @@ def wait_for(calls: Sequence[Any], log: Log) -> Outcome:
 
 
 def reports_a_loss(error: Exception) -> bool:
-    """Whether an error of a rank is only the consequence of another rank's."""
+    """Return whether an error of a rank is only the consequence of another rank's."""
     return isinstance(error, (PeerLostError, HorovodInternalError, TimeoutError))
 
 

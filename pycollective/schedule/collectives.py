@@ -78,15 +78,15 @@ class Collective:
     # -- contributions and results -------------------------------------------------------------------------------------
 
     def starts(self, rank: int, chunk: int, size: int, root: int) -> bool:
-        """Whether the place (rank, chunk) holds a contribution when a call begins; `size` and `root` are the call's."""
+        """Return whether the place (rank, chunk) holds a contribution when a call of that `size` and `root` begins."""
         return _holds(self.input, rank, chunk, size, root)
 
     def ends(self, rank: int, chunk: int, size: int, root: int) -> bool:
-        """Whether the place (rank, chunk) must hold a result when a call ends; `size` and `root` are the call's."""
+        """Return whether the place (rank, chunk) must hold a result when a call of that `size` and `root` ends."""
         return _holds(self.output, rank, chunk, size, root) and self.has_result(rank)
 
     def contributes(self, source: int, rank: int) -> bool:
-        """Whether a result on `rank` contains the contribution of `source`, if there is one."""
+        """Return whether a result on `rank` contains the contribution of `source`, if there is one."""
         if self.prefix == "none":
             return True
         return source < rank or (source == rank and self.prefix == "inclusive")
@@ -98,15 +98,15 @@ class Collective:
         return holders & ((1 << (rank + (self.prefix == "inclusive"))) - 1)
 
     def has_input(self, rank: int, root: int) -> bool:
-        """Whether `rank` passes data to a call with this `root`."""
+        """Return whether `rank` passes data to a call with this `root`."""
         return _has(self.input, rank, root)
 
     def has_output(self, rank: int, root: int) -> bool:
-        """Whether `rank` has an output buffer in a call with this `root`."""
+        """Return whether `rank` has an output buffer in a call with this `root`."""
         return _has(self.output, rank, root)
 
     def has_result(self, rank: int) -> bool:
-        """Whether the call writes the rank's output, if there is one: its result has contributions."""
+        """Return whether the call writes the rank's output, if there is one: its result has contributions."""
         return self.prefix != "exclusive" or rank > 0
 
     @property

@@ -52,7 +52,7 @@ class MixingMatrix:
 
     @functools.cached_property
     def column_sums(self) -> tuple[float, ...]:
-        """For each rank, the sum of the weights with which it is read."""
+        """Sum for each rank the weights with which it is read."""
         sums = [0.0] * self.size
         for row in self.rows:
             for source, weight in row:

@@ -58,7 +58,7 @@ def run(key: int, call: GraphCall) -> None:
 
 
 def is_numeric(dtype: tf.DType) -> bool:
-    """Whether NumPy shows tensors of this type without a copy."""
+    """Return whether NumPy shows tensors of this type without a copy."""
     return dtype.is_numpy_compatible and dtype not in (tf.string, tf.resource, tf.variant)
 
 

@@ -29,7 +29,7 @@ _lock = threading.Lock()
 
 
 def needed() -> bool:
-    """Whether the graph under construction will be compiled by XLA."""
+    """Return whether the graph under construction will be compiled by XLA."""
     return xla_order.is_compiled(tf.compat.v1.get_default_graph())
 
 

@@ -36,7 +36,7 @@ def order_of(graph: tf.Graph) -> Order:
 
 
 def is_compiled(graph: Any) -> bool:
-    """Whether the graph will be compiled by XLA."""
+    """Return whether the graph will be compiled by XLA."""
     return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
@@ -45,7 +45,7 @@ class _Level:
     last: tf.Tensor
     """The ticket of the call that was built last, which depends on those of the others."""
     all_started: tf.Tensor
-    """The same ticket: an operation whose input is replaced whenever a call is added."""
+    """Ticket of all calls: an operation whose input is replaced whenever a call is added."""
 
 
 class Order:

@@ -119,7 +119,7 @@ def swap(p: Program, c: int, ranks: Ranks) -> None:
 
 
 def accumulate(p: Program, c: int, ranks: Ranks) -> None:
-    """In round k every rank adds the value of the rank 2^k before it: the sum of the 2^k ranks up to there."""
+    """Add to every rank in round k the value of the rank 2^k before it: the sum of the 2^k ranks up to there."""
     distance = 1
     while distance < len(ranks):
         for i in reversed(range(distance, len(ranks))):  # from the last one, which no rank reads

@@ -106,7 +106,7 @@ class Hierarchical:
             embed(p, self.within("allgather", len(ranks)), ranks, columns)
 
     def in_columns(self, p: Program) -> bool:
-        """Whether all hosts have the same number of ranks: the i-th ranks of all hosts form a column."""
+        """Return whether all hosts have the same number of ranks: the i-th ranks of all hosts form a column."""
         return len({len(ranks) for ranks in p.hosts}) == 1
 
     def within(self, collective: str, size: int, root: int | None = None, small: bool = False) -> Program:

@@ -95,6 +95,6 @@ class Ordered(Direct):
 
 
 def passes_sums(p: Program) -> bool:
-    """Whether sums are passed on from host to host: the ranks of each host are consecutive, and some have several."""
+    """Return whether sums are passed from host to host: each host's ranks are consecutive, and some have several."""
     consecutive = all(ranks[-1] - ranks[0] + 1 == len(ranks) for ranks in p.hosts)
     return len(p.hosts) > 1 and consecutive and len(p.hosts) < p.size

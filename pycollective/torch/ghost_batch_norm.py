@@ -52,4 +52,4 @@ class GhostBatchNorm1d(_GhostBatchNorm, torch.nn.BatchNorm1d):
 
 
 class GhostBatchNorm2d(_GhostBatchNorm, torch.nn.BatchNorm2d):
-    """The same for inputs of shape (N, C, H, W)."""
+    """Ghost batch normalisation for inputs of shape (N, C, H, W)."""

@@ -39,7 +39,7 @@ class RuleOptimizer(torch.optim.Optimizer):
         super().__init__(params, complete(type(self).rule, options))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As in torch, with the group's options checked."""
+        """Add a group like torch, with the group's options checked."""
         super().add_param_group(param_group)
         try:
             self._options(self.param_groups[-1])
@@ -76,7 +76,7 @@ class RuleOptimizer(torch.optim.Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As in torch, but states stay in float32 where parameters have 16 bits."""
+        """Load like torch, but states stay in float32 where parameters have 16 bits."""
         super().load_state_dict(state_dict)
         numbers = itertools.chain.from_iterable(group["params"] for group in state_dict["param_groups"])
         parameters = itertools.chain.from_iterable(group["params"] for group in self.param_groups)

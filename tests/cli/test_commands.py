@@ -210,7 +210,7 @@ def test_doctor_for_machines() -> None:
 
 
 def test_doctor_reports_why_there_is_no_gpu_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same message as a call on a GPU array."""
+    """Message of a call on a GPU array."""
     from pycollective.cli.doctor import doctor
     from pycollective.comm.cuda import runtime
     from pycollective.errors import CommunicatorError

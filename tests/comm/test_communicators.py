@@ -216,7 +216,7 @@ def test_calls_from_another_thread_than_the_first() -> None:
 
 
 def share_one(comm: Communicator, link: Connection) -> list[str]:
-    """The same calls from several threads of each rank: any order of them is valid."""
+    """Calls from several threads of each rank: any order of them is valid."""
     wrong: list[str] = []
 
     def work(number: int) -> None:

@@ -368,7 +368,7 @@ def test_memory_that_a_tensor_gives_up_stays_until_the_call_has_completed(nonblo
 
 
 class DLTensor(ctypes.Structure):
-    """Of dlpack.h."""
+    """Device types of dlpack.h."""
 
     _fields_ = (
         ("data", ctypes.c_void_p), ("device", ctypes.c_int32), ("number", ctypes.c_int32), ("ndim", ctypes.c_int32),

@@ -36,7 +36,7 @@ from data import CIFAR_ROWS, load
 
 TRAINING = [f"data_batch_{number}" for number in range(1, 6)]
 MEANS, DEVIATIONS = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-"""Of red, green and blue in the training images, as published by many."""
+"""Means of red, green and blue in the training images, as published by many."""
 
 
 def convert(package: Path, folder: Path) -> None:

@@ -145,7 +145,7 @@ def test_biases_have_their_own_rate(lab3):
 
 @needs_digits
 def test_the_noise_scale_is_the_gradients_variance_over_their_square(lab3, monkeypatch):
-    """Of the first step of a training, whose rate is 0: all batches are of the same distribution."""
+    """Noise scale of the first step of a training, whose rate is 0: all batches are of the same distribution."""
     lab, data, network = lab3("lab3_steps_to_target"), easy(512), lab3("lab3_network").Network((6, 8, 3))
     monkeypatch.setattr(lab, "HIDDEN", 8)
     p = network.parameters(0)

@@ -139,7 +139,7 @@ def check_console(block: Block, folder: Path, commands: Path) -> None:
 
 
 def assert_alike(written: str, expected: str, numbers_differ: bool, what: str = "") -> None:
-    """The same lines; in `expected` "..." matches any text, and spaces and rules of tables may have any width."""
+    """Whether the lines agree: in `expected` "..." matches any text, and spaces and rules of tables have any width."""
     pattern = r"\s+".join(
         ".*?".join(re.escape(piece) for piece in word.split("...")) for word in plain(expected, numbers_differ).split()
     )

@@ -19,7 +19,7 @@ from pycollective.engine import Engine, Item
 
 
 def adasum(a: Array, b: Array) -> Array:
-    """Of two vectors, in float64."""
+    """Adasum of two vectors, in float64."""
     dot, aa, bb = (float((u.ravel() * v.ravel()).sum()) for u, v in ((a, b), (a, a), (b, b)))
     left = 1 - dot / (2 * aa) if aa else 1.0
     right = 1 - dot / (2 * bb) if bb else 1.0

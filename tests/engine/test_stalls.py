@@ -212,7 +212,7 @@ assert comm.allreduce(np.ones(1))[0] == 4  # only the engine has ended
 
 @pytest.mark.mpi
 def test_two_hosts(tmp_path: Path) -> None:
-    """The same if ranks agree by messages: on a signal, after a while, and in the end."""
+    """Reports of ranks that agree by messages: on a signal, after a while, and in the end."""
     done = on_two_hosts(tmp_path, ON_TWO_HOSTS, f"{tmp_path}/").check()
     assert list(done) == ["raised True\n"] * 3 + ["late True\n"], done.report()
     lines = [line for line in done.stderr.splitlines() if "has waited" in line or "pycollective:" in line]

@@ -87,7 +87,7 @@ def load(path: str) -> ModuleType:
 
 
 def _weights(world: World, path: str, training: bytes) -> bytes:
-    """Of a rank after two epochs."""
+    """Parameters of a rank after two epochs."""
     args = argparse.Namespace(epochs=2, lr=0.1, batch=48, seed=0, dtype="float64")
     model = load(path).train(pickle.loads(training), args)
     return b"".join(p.detach().numpy().tobytes() for p in model.parameters())

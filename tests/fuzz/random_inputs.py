@@ -98,7 +98,7 @@ class Inputs:
         self.rng = random.Random(seed)
         self.memory: list[Any] = []  # memory of foreign arrays
         self.special: dict[str, Callable[[], Any]] = {}
-        """Of a surface: parameter's name -> the function that picks its arguments."""
+        """Special arguments of a surface: parameter's name -> the function that picks its arguments."""
 
     def chance(self, probability: float) -> bool:
         return self.rng.random() < probability

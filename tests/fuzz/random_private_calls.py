@@ -25,7 +25,7 @@ from pycollective.engine.operation import Item
 from pycollective.schedule.collectives import NUMBERS
 
 CALLS = 25
-"""Of a block."""
+"""Calls of a block."""
 SCRATCH = 1 << 16
 PART = 1 << 14
 MEMORY = 4 << 30
@@ -150,7 +150,7 @@ def show(argument: Any) -> str:
 
 
 def both_ranks(world: World, arguments: list[Any]) -> None:
-    """The same call on both ranks, with separate arrays."""
+    """One call on both ranks, with separate arrays."""
 
     def other() -> None:
         with contextlib.suppress(Exception):

@@ -83,7 +83,7 @@ def check(work: Any, expected: float, count: int) -> None:
 
 
 class Memory(bytearray):
-    """Of an array: the thread that is the last to release it calls `end`."""
+    """Memory of an array: the thread that is the last to release it calls `end`."""
 
     end: Callable[[], None]
 

@@ -124,7 +124,7 @@ def empty(shape: Any, dtype: Any = float64) -> Array:
 
 
 def from_dlpack(x: Any) -> Array:
-    """Of a DeviceArray alone; it keeps the memory alive."""
+    """Convert a DeviceArray, and only that; it keeps the memory alive."""
     if not isinstance(x, load().DeviceArray):
         raise BufferError(f"not in device memory: {type(x).__name__}")
     return Array(x, x.address, x.shape, np.dtype(x.dtype))

@@ -82,7 +82,7 @@ def only(rank: int, **variables: str) -> Callable[[int], dict[str, str]]:
 
 
 def add_inner_network(hosts: Hosts) -> None:
-    """Of host1 only, as of containers."""
+    """An address of host1 only, as containers have."""
     on(hosts, "host1", "ip link add inner type veth peer name other")
     on(hosts, "host1", "ip addr add 192.168.9.2/24 dev inner")
     on(hosts, "host1", "ip link set inner up")

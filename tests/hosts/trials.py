@@ -39,7 +39,7 @@ KINDS = ("collective", "nonblocking", "messages", "engine", "groups", "torch")
 LIMITS = {"kill": 1.0, "cut": 2.5, "freeze": 2.5, "gone": 2.5, "again": 1.0}
 """Seconds until every survivor has named what was lost; "again": until they continue without the second rank."""
 _DEADLINE = 25.0
-"""Of calls: far above the limits, so that a deadline does not replace the detection of a loss."""
+"""Timeout of calls: far above the limits, so that a deadline does not replace the detection of a loss."""
 _SLACK = 45.0
 """Seconds after which a silent rank counts as hanging."""
 

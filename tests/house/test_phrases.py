@@ -32,6 +32,7 @@ def found(repository: Path, text: str) -> int:
         "whoever comes",
         "it goes its way",
         "NCCL is not to be had",
+        '"""Of a rank."""',
     ],
 )
 def test_a_phrase_of_the_list_is_found(repository: Path, text: str) -> None:

@@ -191,7 +191,7 @@ def test_the_engine_has_no_race(
 def test_a_weakened_acquire_is_caught(
     sanitized: Path, schedules: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The same program with every acquire of a counter made relaxed: correct results on x86, but a race."""
+    """A program with every acquire of a counter made relaxed: correct results on x86, but a race."""
     program = sanitized / "weak_acquire_test"
     done = run_sanitized(tmp_path_factory, program, "run", schedules / "ranks-3.txt")
     assert done.returncode == RACE_EXIT and RACE in done.stdout, done.stdout[:4000]

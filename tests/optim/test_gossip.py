@@ -191,7 +191,7 @@ def test_on_digits_the_averaged_model_is_as_accurate_as_the_all_reduced_one(grap
 
 
 def accuracy(graph, ranks=8, epochs=12):
-    """Of softmax regression, on rows that were not trained on."""
+    """Loss of softmax regression, on rows that were not trained on."""
     datasets = pytest.importorskip("sklearn.datasets")
     x, y = datasets.load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(x))

@@ -37,6 +37,7 @@ PATTERNS = {
     r"none of (?:our|its|their) business|nobody's (?:business|affair)|own affair": "does not matter to",
     r"hands? (?:round|on|back|out)|handed (?:round|on|back|out)": "passes, returns, distributes",
     r"anew\b": "again",
+    r"(?<=\"\"\")(?:of|the same)\b": "a verb or a noun, as the first word of a docstring",
     r"told apart|tells? .{1,12} apart": "distinguished",
     r"comes? of it": "results",
     r"once all is well": "after success",

@@ -20,7 +20,7 @@ except ImportError:  # Python 3.10
 
 ROOT = Path(__file__).resolve().parents[2]
 GLIBC = "2.28"
-"""Of the C library that wheels are linked against: that of manylinux_2_28."""
+"""Version of the C library that wheels are linked against: that of manylinux_2_28."""
 LIMIT = 1800  # seconds that one command may take
 MOST_BYTES = {"cpu": 2_000_000, "cuda": 8_000_000}
 START = time.time()
@@ -168,7 +168,7 @@ class Builder:
 
 
 def without_gpu(wheel: Path, work: Path) -> Path:
-    """The same wheel without pycollective._cuda: the rest does not depend on it."""
+    """Copy a wheel without pycollective._cuda: the rest does not depend on it."""
     folder, packed = work / "unpacked-wheel", work / "without-gpu"
     for old in (folder, packed):
         shutil.rmtree(old, ignore_errors=True)

@@ -122,7 +122,7 @@ class Buffers:
 
 @functools.lru_cache(maxsize=2)
 def _sum_in_rank_order(dtype: str, count: int, ranks: int) -> Host:
-    """In float32, rounded once: the result of `direct`."""
+    """Sum in float32, rounded once: the result of `direct`."""
     host = numbers(dtype, count + ranks * _SHIFT)
     total = host[:count].astype(np.float32)
     for rank in range(1, ranks):

@@ -48,7 +48,7 @@ parameters: dict[int, Callable[[], str]] = {}
 
 
 def digest(*arrays: Any) -> str:
-    """Of the contents of arrays of any library."""
+    """Digest of the contents of arrays of any library."""
     import numpy as np
 
     content = hashlib.sha256()

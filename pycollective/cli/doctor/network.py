@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _PINGS = 200
 _SECONDS = 0.5
-"""Of the measurement of bandwidth."""
+"""Duration of the measurement of bandwidth."""
 _PATIENCE = 3.0
 """Seconds for a connection, and for each answer."""
 _KEY = 16

@@ -30,7 +30,7 @@ class Ended:
 
     @property
     def exit_code(self) -> int:
-        """As a shell gives it."""
+        """Exit code as a shell gives it."""
         return self.code if self.code >= 0 else 128 - self.code
 
     @property
@@ -44,7 +44,7 @@ class Ended:
         return f"exited with code {self.code}" if self.code >= 0 else f"was killed by {signal_name(-self.code)}"
 
     def __str__(self) -> str:
-        """With the exception, if it is known."""
+        """Describe the end, with the exception if it is known."""
         return f"{self.who} {self.how}{': ' if self.text else ''}{self.text}"
 
 
@@ -57,7 +57,7 @@ class Report:
 
     @property
     def value(self) -> str:
-        """Of the rank's variable."""
+        """Value of the rank's variable."""
         return f"{self.writer}:{os.fstat(self.writer).st_ino}"
 
     def started(self) -> None:

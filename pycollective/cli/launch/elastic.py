@@ -71,7 +71,7 @@ def make_driver(
 
 
 def _watched(name: str) -> Callable[[], object] | None:
-    """For Driver: tells whether the file has changed."""
+    """Make what tells Driver whether the file has changed."""
     file = Path(name)
     return (lambda: file.stat().st_mtime_ns if file.exists() else 0) if name else None
 

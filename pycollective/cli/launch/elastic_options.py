@@ -97,7 +97,7 @@ class ElasticOptions:
         return FixedHosts(dict(listed) or {"localhost": self.max_num_proc or size})
 
     def limits(self, size: int) -> Limits:
-        """Of a job that begins with `size` ranks.
+        """Limits of a job that begins with `size` ranks.
 
         Raises:
             ValueError: see Limits.

@@ -51,7 +51,7 @@ def new_token() -> str:
 def host_variables(
     hosts: Sequence[Mapping[str, Any]], addresses: Sequence[str], counts: Sequence[int], token: str
 ) -> list[dict[str, str]]:
-    """For each host the variables common to its ranks, without those common to all jobs (run.job_environment).
+    """List each host's variables common to its ranks, without those common to all jobs (run.job_environment).
 
     Args:
         hosts: their descriptions; rank 0 is on the first.

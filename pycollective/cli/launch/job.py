@@ -148,9 +148,7 @@ class Job:
             self.pause = _POLL
 
     def _passes_on(self, sink: TextIO) -> bool:
-        """Whether ranks do not write to it themselves: lines of several would tear, but on a terminal they may look
-        for it.
-        """
+        """Return whether the launcher writes to it for the ranks, whose lines would tear; a terminal is theirs."""
         several = (self.size if self.count is None else self.count) > 1
         return self.tag or (several and hasattr(sink, "buffer") and not sink.isatty())
 
@@ -219,7 +217,7 @@ class Job:
             self.terminate_at = self.failed_at + max(self.grace, CULPRIT_ENDS if awaited else TOGETHER)
 
     def _tell_others(self, rank: Rank, how: str) -> None:
-        """For those that wait in init() for a rank that has ended."""
+        """Tell those that wait in init() which rank has ended."""
 
         def tell() -> None:
             from pycollective.comm.bootstrap import ended  # slow to load, and not needed if all end together

@@ -42,11 +42,11 @@ class _Member:
     code: int | None = None
 
     def has(self, rank: int | None) -> bool:
-        """Whether the rank is of this host."""
+        """Return whether the rank is of this host."""
         return rank is not None and self.host.first <= rank < self.host.first + self.host.count
 
     def ends(self, pipe: OutputPipe) -> bool:
-        """Whether its ranks are found to have ended, by this call first; sets `code`, copies the rest of the output."""
+        """Return whether this call finds first that its ranks have ended; sets `code`, copies the rest of output."""
         if self.code is not None:
             return False
         self.code = 0 if pipe.done else self.agent.poll()
@@ -180,7 +180,7 @@ class _Hosts:
         return code
 
     def _runs(self, rank: int | None) -> bool:
-        """Whether it is of a host whose agent has not ended."""
+        """Return whether it is of a host whose agent has not ended."""
         return any(member.code is None and member.has(rank) for member in self._members)
 
     def _blamed(self, ended: Sequence[Ended]) -> list[Ended]:

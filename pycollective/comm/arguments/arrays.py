@@ -118,7 +118,7 @@ def package_of(x: Any, name: str, kind: str) -> Any:
 
 
 def on_device(x: Any) -> bool:
-    """Whether an array reports memory of a CUDA device. Host arrays are recognized first, by type."""
+    """Return whether an array reports memory of a CUDA device. Host arrays are recognized first, by type."""
     if x is None or isinstance(x, (np.ndarray, np.generic, _core.HostBuffer)):
         return False
     if torch_of(x) is not None:
@@ -137,7 +137,7 @@ def on_device(x: Any) -> bool:
 
 
 def is_lazy_view(x: Any) -> bool:
-    """Whether a tensor has its conjugate bit set, or its negative bit, as torch.imag of a conjugate.
+    """Return whether a tensor has its conjugate bit set, or its negative bit, as torch.imag of a conjugate.
 
     Its elements are others than those in its memory. DLPack exports neither bit.
     """

@@ -32,7 +32,7 @@ def read(graph: Any, step: int, backend: HostBackend, normalised: bool) -> Any:
 
 
 def evaluate(graph: Any, size: int, step: int, normalised: bool = True) -> mixing.MixingMatrix:
-    """As `mixing.evaluate`; remembered where `find` remembers it."""
+    """Evaluate like `mixing.evaluate`; remembered where `find` remembers it."""
     found = find(graph, size, step) if normalised else None
     return mixing.evaluate(graph, size, step, normalised) if found is None else found
 

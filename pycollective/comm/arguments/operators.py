@@ -167,14 +167,14 @@ def _compile(function: Callable[[Any, Any], Any], name: str, dtype: str) -> Any:
 
 
 def _raises(numba: Any, function: Callable[[Any, Any], Any]) -> bool:
-    """Whether the function itself has a raise (or assert) statement."""
+    """Return whether the function itself has a raise (or assert) statement."""
     blocks = numba.core.compiler.run_frontend(function).blocks.values()
     raising = (numba.core.ir.Raise, numba.core.ir.StaticRaise, numba.core.ir.TryRaise)
     return any(isinstance(statement, raising) for block in blocks for statement in block.body)
 
 
 def _returns(numba: Any, element: Any, returned: Any) -> bool:
-    """Whether a result can be stored as an element: the same kind (numba widens small integers)."""
+    """Return whether a result can be stored as an element: the same kind (numba widens small integers)."""
     for kind in (numba.types.Boolean, numba.types.Integer, numba.types.Float):
         if isinstance(element, kind):
             return isinstance(returned, kind) or isinstance(getattr(returned, "literal_type", None), kind)

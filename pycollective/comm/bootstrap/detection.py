@@ -103,7 +103,7 @@ def launcher(env: Mapping[str, str]) -> str:
 
 
 def is_elastic(env: Mapping[str, str] | None = None) -> bool:
-    """Whether the driver of an elastic job has started this process."""
+    """Return whether the driver of an elastic job has started this process."""
     return bool((os.environ if env is None else env).get(ELASTIC_DRIVER))
 
 

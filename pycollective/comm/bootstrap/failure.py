@@ -22,7 +22,7 @@ _told = False
 
 
 def watch(rank: int) -> None:
-    """From now on an exception that ends this process is reported as that of this rank of the world."""
+    """Report from now on an exception that ends this process as that of this rank of the world."""
     previous, process = sys.excepthook, os.getpid()
 
     def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -112,7 +112,7 @@ def _is_this_python(process: int) -> bool:
 
 
 def _is_wrapper(process: int) -> bool:
-    """Whether it only waits for the program that it has started, so far as the kernel tells."""
+    """Return whether it only waits for the program that it has started, so far as the kernel tells."""
     for _ in range(_LOOKS):
         if not _waits(process):
             return False

@@ -317,11 +317,11 @@ class RendezvousBootstrap(ABC):
         return f"rank {rank}{self._where(rank)} left the rendezvous: its process ended or closed its communicator"
 
     def _silence(self, rank: int) -> str:
-        """For errors: what is known of a connected rank that has not answered, to be appended; empty if nothing is."""
+        """Describe for errors a connected rank that has not answered; empty if nothing is known."""
         return ""
 
     def _where(self, rank: int) -> str:
-        """For errors: the place of a connected rank, in parentheses, if that may be another host."""
+        """Place of a connected rank, in parentheses, for errors, if that may be another host."""
         return ""
 
 
@@ -364,7 +364,7 @@ def refuse_newcomers(lobby: Lobby[Hello], reason: str, most: float, seconds: flo
 
 
 def _origin(peer: socket.socket) -> str:
-    """For errors: the host of a connection, if it is another one."""
+    """Host of a connection, for errors, if it is another one."""
     with contextlib.suppress(OSError):
         address = peer.getpeername()
         if peer.family != socket.AF_UNIX:

@@ -204,7 +204,7 @@ class StoreExchange:
 
 
 def meet_through(exchange: StoreExchange, env: Mapping[str, str]) -> Callable[[], socket.socket | Endpoint]:
-    """For `TcpBootstrap`: rank 0 listens at an address that all can reach, and publishes it."""
+    """Make `meet` of `TcpBootstrap`: rank 0 listens at an address that all can reach, and publishes it."""
 
     def meet() -> socket.socket | Endpoint:
         try:

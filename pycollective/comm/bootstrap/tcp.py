@@ -189,7 +189,7 @@ def resolve(host: str) -> str:
 
 
 def meet_at(rank: int, host: str, port: int) -> Callable[[], socket.socket | Endpoint]:
-    """For `TcpBootstrap`: rank 0 listens at a known address."""
+    """Make `meet` of `TcpBootstrap`: rank 0 listens at a known address."""
 
     def meet() -> socket.socket | Endpoint:
         try:

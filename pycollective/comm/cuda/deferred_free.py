@@ -67,7 +67,7 @@ def close_when_idle(close: Callable[[], None]) -> None:
 
 
 def is_waiting() -> bool:
-    """Whether any windows remain to be closed."""
+    """Return whether any windows remain to be closed."""
     return bool(_leaving)
 
 

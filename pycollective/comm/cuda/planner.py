@@ -1,4 +1,4 @@
-"""From a call's signature to a plan that a team can launch: the low-latency path, or a compiled schedule."""
+"""Makes of a call's signature a plan that a team can launch: the low-latency path, or a compiled schedule."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Planned(NamedTuple):
     text: str
 
     def at(self, step: int) -> Planned:
-        """The same, for a step of a weighted call: ranks compare it, but plans do not depend on it."""
+        """Signature of a step of a weighted call: ranks compare it, but plans do not depend on it."""
         return self._replace(digest=(self.digest + step) & _MASK, text=f"{self.text}, step {step}")
 
 
@@ -64,7 +64,7 @@ class _PlanMaker:
         self._team, self._size, self._ranks = team, size, ranks
 
     def takes_packets(self, s: Signature) -> bool:
-        """Whether a call takes the low-latency path: the default topology's bits in one exchange."""
+        """Return whether a call takes the low-latency path: the default topology's bits in one exchange."""
         # A rank reduces what all ranks have sent.
         if s.row.prefix != "none" or s.row.weighted or ITEMSIZE[s.dtype] > _PACKET_BYTES:
             return False

@@ -51,7 +51,7 @@ class StreamWork:
         self._backend.check()
 
     def test(self) -> bool:
-        """Whether the stream has completed the call."""
+        """Return whether the stream has completed the call."""
         return bool(self._event.done())
 
 

@@ -71,7 +71,7 @@ class Signature:
         return CALLS[self.collective]
 
     def matches(self, other: Signature) -> bool:
-        """Whether two ranks make the same call: each may have created its own `Op` from the same function."""
+        """Return whether two ranks make the same call: each may have created its own `Op` from the same function."""
         if isinstance(self.op, Op) and isinstance(other.op, Op) and self._operator == other._operator:
             other = replace(other, op=self.op)
         return self == other
@@ -116,7 +116,7 @@ def _sign(r: CallRequest) -> Signature:
 
 
 def uses_nccl(request: CallRequest) -> bool:
-    """Whether NCCL executes the call: if requested, or as the default of the primary collective."""
+    """Return whether NCCL executes the call: if requested, or as the default of the primary collective."""
     if request.topology is None:
         return request.collective == PRIMARY and default_text() == NCCL
     return bool(request.topology == NCCL)

@@ -176,7 +176,7 @@ class DeviceTeam:
                 self._report_fault()
 
     def _report_fault(self) -> None:
-        """If a kernel has aborted, poison the communicator: every rank's next call raises."""
+        """Poison the communicator if a kernel has aborted: every rank's next call raises."""
         host, team, ledger = self._host, self._team, self._ledger
         found = team.fault()
         if found is None or host.team.poisoned:

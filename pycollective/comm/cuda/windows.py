@@ -70,7 +70,7 @@ def share(exchange: Exchange, rank: int, size: int, nbytes: int, device: int, ki
 
 
 def share_locally(size: int, nbytes: int, device: int) -> DeviceWindow:
-    """The same for ranks as threads of this process, on one device."""
+    """Share memory among ranks that are threads of this process, on one device."""
     cuda = load()
     parts = [cuda.allocate_plain(device, nbytes) for _ in range(size)]
     return DeviceWindow(tuple(part.address for part in parts), nbytes, device, parts)

@@ -69,14 +69,14 @@ def computing_threads() -> int:
 
 
 def have_spare(ranks: int, threads: int) -> bool:
-    """Whether each of the host's `ranks` can have a core more than its `threads` that compute need."""
+    """Return whether each of the host's `ranks` can have a core more than its `threads` that compute need."""
     quota = cpu_quota()
     cores = len(usable_cores())
     return (cores if quota is None else min(cores, quota)) >= ranks * (threads + 1)
 
 
 def are_enough(cores: Sequence[frozenset[int]], quota: float | None) -> bool:
-    """Whether every rank of this host can have a core of its own.
+    """Return whether every rank of this host can have a core of its own.
 
     Args:
         cores: for each rank, those that it may use.
@@ -86,7 +86,7 @@ def are_enough(cores: Sequence[frozenset[int]], quota: float | None) -> bool:
 
 
 def _have_matching(cores: Sequence[frozenset[int]]) -> bool:
-    """Whether the ranks can be given distinct cores: bipartite matching by augmenting paths."""
+    """Return whether the ranks can be given distinct cores: bipartite matching by augmenting paths."""
     free = set(frozenset().union(*cores))
     if len(cores) > len(free):
         return False

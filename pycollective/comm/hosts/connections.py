@@ -94,7 +94,7 @@ class Listener:
         return found
 
     def __del__(self) -> None:
-        """With the last communicator that uses it: nothing here refers to this object, which garbage would wait for."""
+        """Close it with its last communicator: nothing here refers to it, or it would wait for a collection."""
         if hasattr(self, "_lobby"):
             self.close()
 
@@ -292,7 +292,7 @@ def _tune(connection: socket.socket, watched: bool) -> None:
 
 
 def has_ended(connection: socket.socket) -> bool:
-    """Whether the peer has closed a nonblocking connection, and all that it had sent has been read."""
+    """Return whether the peer has closed a nonblocking connection, and all that it had sent has been read."""
     try:
         return connection.recv(1, socket.MSG_PEEK) == b""
     except BlockingIOError:

@@ -26,7 +26,7 @@ _GRACE = 2.0
 
 
 class ControlChannel:
-    """For one thread at a time. After a fault, every call raises it."""
+    """Messages of control between hosts, for one thread at a time. After a fault, every call raises it."""
 
     def __init__(self, backend: HostBackend, purpose: str) -> None:
         """Collective. `backend`: of the same ranks; the channel uses another one, named after its purpose."""
@@ -111,7 +111,7 @@ class _Transfer:
         self._handles.append(self._backend.start(request))
 
     def advance(self, seconds: float) -> bool:
-        """Whether all parts have completed, after waiting for up to `seconds`."""
+        """Return whether all parts have completed, after waiting for up to `seconds`."""
         while self._handles:
             handle = self._handles[0]
             if not handle.test():
@@ -145,7 +145,7 @@ class _Incoming(_Transfer):
         self._start(None, self._frame)
 
     def advance(self, seconds: float) -> bool:
-        """Whether the message has arrived, after waiting for up to `seconds`."""
+        """Return whether the message has arrived, after waiting for up to `seconds`."""
         if not super().advance(seconds):
             return False
         if self._length < 0:

@@ -14,7 +14,7 @@ from pycollective.comm.hosts.connections import Listener
 
 @dataclass(frozen=True)
 class Network:
-    """Of one process.
+    """What one process listens with, and how long it waits for others.
 
     Attributes:
         listener: to which higher ranks connect.

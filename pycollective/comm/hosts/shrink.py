@@ -85,7 +85,7 @@ class _Round:
         return time.monotonic() >= self._deadline
 
     def _lost(self, rank: int) -> bool:
-        """Whether it can no longer call; one that is connected has."""
+        """Return whether it can no longer call; one that is connected has."""
         return rank not in self._others and (self._team.gone(rank) or self._team.departed(rank))
 
     def _meet(self) -> None:

@@ -252,7 +252,7 @@ def _connect(
 
 
 def _own_cores(received: Sequence[dict[str, Any]], hosts: Sequence[int]) -> dict[str, bool]:
-    """By machine: whether each of the ranks on it can have a core of its own.
+    """Map each machine to whether each of the ranks on it can have a core of its own.
 
     Hosts that are containers of one machine share its cores; each has its own CPU limit.
     """
@@ -282,7 +282,7 @@ def _require_alike(mine: dict[str, Any], received: Sequence[dict[str, Any]]) -> 
 
 
 def _connections(group: Group, contacts: Contacts, deadline: float, check: Callable[[], None]) -> Sockets:
-    """With the group's ranks on other hosts."""
+    """Connect with the group's ranks on other hosts."""
     peers = [rank for rank in range(group.size) if group.nodes.of[rank] != group.nodes.node]
     if not peers:
         return {}
@@ -291,7 +291,7 @@ def _connections(group: Group, contacts: Contacts, deadline: float, check: Calla
 
 
 def _ucx_links(over: str, group: Group, contacts: Contacts, others: Sockets, deadline: float) -> _core.UcxWorker:
-    """To these ranks; the connections are closed if there are none."""
+    """Make UCX links to these ranks; the connections are closed if there are none."""
     connections = {peer: lanes[DATA_LANE] for peer, lanes in others.items()}
     hosts = [endpoint.host for endpoint in contacts.endpoints]
     try:

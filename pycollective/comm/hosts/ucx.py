@@ -185,7 +185,7 @@ def _meet(worker: _core.UcxWorker, connections: Mapping[int, socket.socket], dea
 
 
 def connect_threads(over: str, address: str, pairs: Sequence[tuple[int, int]], size: int) -> list[_core.UcxWorker]:
-    """The same for ranks that are threads of this process: each rank's links, with the other rank of each pair."""
+    """Connect ranks that are threads of this process: each rank's links, with the other rank of each pair."""
     workers = [_core.UcxWorker(devices(over, address), rank, over == SHARED_MEMORY) for rank in range(size)]
     for pair in pairs:
         there, back = (secrets.token_bytes(_SECRET_BYTES) for _ in range(2))
@@ -199,7 +199,7 @@ def connect_threads(over: str, address: str, pairs: Sequence[tuple[int, int]], s
 
 
 def _files() -> list[str]:
-    """Of the library, in the order in which they are tried."""
+    """Files of the library, in the order in which they are tried."""
     package = importlib.util.find_spec("libucx")
     folders = package.submodule_search_locations if package is not None else None
     of_package = [str(Path(folder) / "lib" / _LIBRARY) for folder in folders or ()]
@@ -207,7 +207,7 @@ def _files() -> list[str]:
 
 
 def _rdma_ports() -> list[str]:
-    """As UCX names them: DEVICE:PORT."""
+    """RDMA ports as UCX names them: DEVICE:PORT."""
     return sorted(f"{port.parent.parent.name}:{port.name}" for port in _RDMA_DEVICES.glob("*/ports/*"))
 
 

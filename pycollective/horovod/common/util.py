@@ -46,7 +46,7 @@ def get_extension_full_path(pkg_path: str, *args: str) -> str:
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether a framework is supported and installed."""
+    """Return whether a framework is supported and installed."""
     return ext_base_name in EXTENSIONS and importlib.util.find_spec(ext_base_name) is not None
 
 
@@ -84,7 +84,7 @@ def check_installed_version(name: str, version: str, exception: Exception | None
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether operations of a framework take GPU tensors: those of torch, if it sees a GPU."""
+    """Return whether operations of a framework take GPU tensors: those of torch, if it sees a GPU."""
     if ext_base_name != "torch" or not extension_available("torch"):
         return False
     import torch
@@ -114,12 +114,12 @@ def ccl_built(verbose: bool = False) -> bool:
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:
-    """Whether a number of ranks is a power of two; Horovod's Adasum needed one."""
+    """Return whether a number of ranks is a power of two; Horovod's Adasum needed one."""
     return num_rank > 0 and num_rank & (num_rank - 1) == 0
 
 
 def is_iterable(value: Any) -> bool:
-    """Whether it supports iter()."""
+    """Return whether it supports iter()."""
     try:
         iter(value)
     except TypeError:
@@ -144,7 +144,7 @@ def env(**variables: str | None) -> Iterator[None]:
 
 
 def is_version_greater_equal_than(ver: str, target: str) -> bool:
-    """Whether a version such as "2.13.0+cpu" is `target`, three numbers with dots, or a later one.
+    """Return whether a version such as "2.13.0+cpu" is `target`, three numbers with dots, or a later one.
 
     Raises:
         ValueError: one of them is not a string, or `target` is not of that form.

@@ -41,7 +41,7 @@ class CastCompressor(Compressor):
 
     @staticmethod
     def is_floating(dtype: Any) -> bool:
-        """Whether tensors of this type are cast."""
+        """Return whether tensors of this type are cast."""
         raise NotImplementedError
 
     @staticmethod

@@ -41,7 +41,7 @@ class Slices:
 
 
 def new_prefix(process_set: ProcessSet) -> str:
-    """Of the operation names of an optimizer.
+    """Make a prefix of the operation names of an optimizer.
 
     Optimizers may have parameters of the same names; all ranks of a process set create the same optimizers in the same
     order.
@@ -101,7 +101,7 @@ class GradientGroup:
                 finish(work.wait())
 
     def start(self, gradients: Sequence[Any], outputs: Sequence[Any], done: Done) -> None:
-        """The same without waiting: `done` is called on a thread of the engine, or on this one."""
+        """Start `reduce` without waiting: `done` is called on a thread of the engine, or on this one."""
         try:
             with internal_errors():
                 item = self._agreement.announcement(self._kinds(gradients))
@@ -187,7 +187,7 @@ def _kind(gradient: Any) -> int:
 
 
 def _is_mixed(kinds: int) -> bool:
-    """Whether the ranks have gradients of more than one kind."""
+    """Return whether the ranks have gradients of more than one kind."""
     return kinds & (kinds - 1) != 0
 
 

@@ -21,7 +21,7 @@ class KerasBackend(Protocol):
         ...
 
     def reduce_if(self, condition: Any, group: GradientGroup, gradients: Sequence[Any]) -> list[Any]:
-        """The same if `condition`, a scalar tensor equal on all ranks, is true; otherwise the gradients.
+        """Reduce if `condition`, a scalar tensor equal on all ranks, is true; return the gradients otherwise.
 
         Of JAX alone: its optimizers clip gradients in every step, those of others in the steps that update.
         """

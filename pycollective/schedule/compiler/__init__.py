@@ -1,1 +1,1 @@
-"""From a program to a schedule, in three passes."""
+"""Compiles a program into a schedule, in three passes."""

@@ -202,7 +202,7 @@ def compile_program(
 
 
 def _neighbours(program: Program) -> list[int]:
-    """For each rank, the next one of its host, and after the last the first."""
+    """List for each rank the next one of its host, and after the last the first."""
     following: dict[int, int] = {}
     for ranks in program.hosts:
         following.update(zip(ranks, ranks[1:] + ranks[:1], strict=True))

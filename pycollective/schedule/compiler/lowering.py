@@ -186,7 +186,7 @@ class Lowering:
             pending = [value for value in pending if value not in free]
 
     def _may_write(self, value: Value, readers: dict[int, set[Value]]) -> bool:
-        """Whether no other execution has yet to read the locations that this one overwrites."""
+        """Return whether no other execution has yet to read the locations that this one overwrites."""
         return all(readers.get(rank, set()) <= {value} for rank in self._live_outputs(value))
 
     def _execute_in_two_steps(self, group: list[Value]) -> None:

@@ -99,7 +99,7 @@ def _find_hazards(steps: list[LoweredStep], waits: Waits, host_of: tuple[int, ..
 
 
 def _copies_input(step: LoweredStep, send: LoweredStep) -> bool:
-    """Whether a step copies the input, which has been sent, to the output: if they are one, this changes nothing."""
+    """Return whether a step copies the input, which has been sent, to the output; it does nothing if they are one."""
     return send.sources[0].place == IN and [source.place for source in step.sources] == [IN] and not step.complete
 
 
@@ -150,7 +150,7 @@ class _MessageLowering(Lowering):
             self._send_coalesced(message)
 
     def _located_later(self, values: Iterable[Value]) -> bool:
-        """Whether a contribution has the place from which it is sent only after `bring_in`."""
+        """Return whether a contribution has the place from which it is sent only after `bring_in`."""
         return self._placement.inplace or not self._shared_here.isdisjoint(values)
 
     def bring_in(self, value: Value) -> None:
@@ -205,7 +205,7 @@ class _MessageLowering(Lowering):
         return value in self._shared_here or any(rank != value.rank for rank in here)
 
     def _needing(self, value: Value) -> dict[int, list[int]]:
-        """By host, the ranks that read a value or whose result it is; a rank for each of them."""
+        """List by host the ranks that read a value or whose result it is; a rank for each of them."""
         found: dict[int, list[int]] = {}
         for rank in (*value.finals, *(reader for reader, _ in value.reads)):
             found.setdefault(self._host[rank], []).append(rank)
@@ -256,7 +256,7 @@ class _MessageLowering(Lowering):
             self._message[value, message.host] = step, target.rank
 
     def _receiver(self, value: Value, ranks: list[int]) -> int:
-        """Of the ranks of a host that need a value the one to which it is sent.
+        """Choose of the ranks of a host that need a value the one to which it is sent.
 
         One whose result it is, so that others' reads are not on the way to it; of these the one with the fewest
         messages so far, then the counterpart of the sender.
@@ -300,7 +300,7 @@ class _MessageLowering(Lowering):
         return Source(target.rank, target.place, self._reduces and value.raw)
 
     def _is_received(self, value: Value) -> bool:
-        """Whether an execution only copies what its rank receives: then it needs no memory but that of the message."""
+        """Return whether an execution only copies what its rank receives: it then needs the message's memory alone."""
         rank = value.rank
         copied = value.sources[0][0]
         crossing = copied, self._host[rank]

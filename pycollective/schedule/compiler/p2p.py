@@ -36,7 +36,7 @@ def compile_send(eager: bool, hosts: tuple[int, ...] = ()) -> Schedule:
 
 
 def _between_hosts() -> tuple[RankSchedule, RankSchedule]:
-    """From array to array."""
+    """Schedules of a message between hosts, from array to array."""
     send = Step(0, (Source(0, IN),), (Target(1, 0),), kind=SEND)
     recv = Step(0, (Source(0, 1),), (Target(1, OUT),), (Wait(0, 1),), kind=RECV, early=True)
     return RankSchedule((send,)), RankSchedule((recv,))

@@ -135,7 +135,7 @@ class Schedule:
 
     @functools.cached_property
     def _consumers(self) -> list[dict[int, list[int]]]:
-        """For each rank, the ranks of its host that wait for exactly a step: its index -> ranks, ascending."""
+        """List for each rank the ranks of its host that wait for exactly a step: its index -> ranks, ascending."""
         found: list[dict[int, list[int]]] = [{} for _ in self.ranks]
         for reader, rank in enumerate(self.ranks):
             waiting = (step.waits for step in rank.steps if step.kind != RECV)

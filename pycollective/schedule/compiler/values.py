@@ -208,7 +208,7 @@ def _execute(
 
 
 def _holds_copy(here: Value | None, sources: tuple[tuple[Value, int], ...]) -> bool:
-    """Whether a place already has the content that would be copied there."""
+    """Return whether a place already has the content that would be copied there."""
     return here is not None and here.origin is sources[0][0].origin
 
 

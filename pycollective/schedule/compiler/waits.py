@@ -42,7 +42,7 @@ class VectorClocks:
         return (count - UNKNOWN) << (rank * self._width)
 
     def knows(self, clock: Clock, rank: int, count: int) -> bool:
-        """Whether a rank is known to have completed `count` steps."""
+        """Return whether a rank is known to have completed `count` steps."""
         return (clock >> (rank * self._width)) & self._field >= count - UNKNOWN
 
     def join(self, one: Clock, other: Clock) -> Clock:
@@ -116,7 +116,7 @@ class Waits:
             self._add_step(step)
 
     def knows(self, step: LoweredStep, other: LoweredStep) -> bool:
-        """Whether it is known, when `step` is executed, that `other` has completed."""
+        """Return whether it is known, when `step` is executed, that `other` has completed."""
         return self._clocks.knows(self._published[step.rank][step.position], other.rank, other.position + 1)
 
     def count(self, step: LoweredStep) -> int:
@@ -142,7 +142,7 @@ class Waits:
         self._published[rank].append(self._clocks.join(known, self._clocks.when(rank, len(self.of[rank]))))
 
     def _fewest(self, wanted: set[tuple[int, int]], clock: Clock) -> tuple[tuple[Wait, ...], Clock]:
-        """Of the wanted (peer, steps), those implied neither by the clock nor by others; and the clock after them.
+        """Reduce the wanted (peer, steps) to those that neither the clock nor others imply; also the clock after them.
 
         If one of two steps implies the other, it is deeper, or a later one of the same rank: these are taken first.
         """
@@ -167,7 +167,7 @@ class Waits:
 
 
 def _last_touches(lists: list[list[LoweredStep]]) -> tuple[list[dict[int, int]], list[dict[int, int]]]:
-    """For each rank, the number of each peer's last step that accesses its buffers, and that reads its scratch."""
+    """List for each rank the number of each peer's last step that accesses its buffers, and that reads its scratch."""
     buffers: list[dict[int, int]] = [{} for _ in lists]
     scratch: list[dict[int, int]] = [{} for _ in lists]
     for rank, mine in enumerate(lists):

@@ -21,7 +21,7 @@ MOST_ROWS = 100
 
 
 def can_draw(schedule: Schedule) -> bool:
-    """Whether a schedule is small enough for a picture, and pictures can be made."""
+    """Return whether a schedule is small enough for a picture, and pictures can be made."""
     steps = sum(len(rank.steps) for rank in schedule.ranks)
     return schedule.size <= MOST_RANKS and steps <= MOST_STEPS and notebook.can_draw()
 

@@ -93,7 +93,7 @@ def draw_ranks(axes: Any, places: Sequence[Point], hosts: Sequence[int] = (), bo
 
 
 def draw_arrow(axes: Any, begin: Point, end: Point, width: float, crowded: bool) -> None:
-    """From one rank to another; lighter in a crowded picture."""
+    """Draw an arrow from one rank to another; lighter in a crowded picture."""
     axes.annotate(
         "",
         xy=end,

@@ -19,7 +19,7 @@ class RankCounts(Protocol):
     """A rule for the number of ranks; `topology` is an instance, whose parameters may matter."""
 
     def takes(self, topology: Any, size: int) -> bool:
-        """Whether the topology supports this number of ranks."""
+        """Return whether the topology supports this number of ranks."""
 
     def words(self, topology: Any) -> str:
         """The rule, to follow "takes": "a multiple of 4 ranks"."""
@@ -87,7 +87,7 @@ class _Function:
 
 
 def multiple_of(number: int | str) -> Multiple:
-    """For `ranks=`: multiples of a number, or of the topology's parameter of that name.
+    """Accept, as `ranks=`, the multiples of a number, or of the topology's parameter of that name.
 
     Raises:
         TypeError: neither an integer nor a string.

@@ -200,7 +200,7 @@ def info(topology: object) -> TopologyInfo:
 
 
 def is_registered(topology: object) -> bool:
-    """Whether it is the class or an instance of a topology; names are looked up by `info`."""
+    """Return whether it is the class or an instance of a topology; names are looked up by `info`."""
     cls = topology if isinstance(topology, type) else type(topology)
     return any(row.cls is cls for row in list(_registered.values()))
 
@@ -246,13 +246,13 @@ def check_ranks(topology: object, size: int) -> None:
 
 
 def supports(topology: object, size: int) -> bool:
-    """Whether a topology supports this number of ranks."""
+    """Return whether a topology supports this number of ranks."""
     rule = info(topology).ranks
     return rule is None or rule.takes(get(topology), size)
 
 
 def takes_small(topology: object, collective: str, nbytes: int) -> bool:
-    """Whether a message of this many bytes uses the variant for small ones."""
+    """Return whether a message of this many bytes uses the variant for small ones."""
     return nbytes <= info(topology).small and hasattr(topology, f"{collective}_small")
 
 

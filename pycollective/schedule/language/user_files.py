@@ -89,7 +89,7 @@ def _importable(file: Path) -> Iterator[None]:
 
 
 def _is_in(folder: Path, name: str) -> bool:
-    """Whether a module of this name would be found in the folder."""
+    """Return whether a module of this name would be found in the folder."""
     top = name.partition(".")[0]
     return (folder / f"{top}.py").is_file() or (folder / top / "__init__.py").is_file()
 

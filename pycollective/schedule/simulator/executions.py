@@ -139,7 +139,7 @@ class Executions(Program):
                     self.height[earlier] = above
 
     def _needed(self) -> bytearray:
-        """For each target, whether what is written there is read or is a result."""
+        """List for each target whether what is written there is read or is a result."""
         needed = bytearray(len(self.targets))
         for place, content in self._holds.items():
             if content >= 0 and self._table.ends(place % self.size, place // self.size, self.size, self.root or 0):

@@ -46,7 +46,7 @@ class Fit:
 
     @property
     def errors(self) -> list[float]:
-        """For each measurement, (predicted - measured) / measured."""
+        """Relative error of each measurement, (predicted - measured) / measured."""
         pairs = zip(self.predicted, self.measurements, strict=True)
         return [predicted / one.seconds - 1 for predicted, one in pairs]
 

@@ -127,8 +127,10 @@ def _levels(earlier: Array, later: Array, count: int) -> Array | None:
 
 
 def _positions(executions: Executions, bundle: Array, level: Array) -> Array:
-    """For each execution, the position of its bundle among those of its rank and round, its index in the bundle, and
-    the longest chain that depends on any of the bundle."""
+    """List for each execution its bundle's position in its rank and round, its index in the bundle, and a length.
+
+    That is of the longest chain that depends on any of the bundle.
+    """
     import numpy as np
 
     columns = (executions.rank, executions.chunk, executions.depth, executions.height)

@@ -191,7 +191,7 @@ def chunk_sizes(collective: str, size: int, chunks: int, nbytes: int) -> list[in
 
 
 def tiles_of(chunks: list[int], tile: int | None) -> list[list[int]]:
-    """For each tile the bytes of each chunk in it."""
+    """List for each tile the bytes of each chunk in it."""
     if tile is None:
         return [chunks]
     return [[min(tile, max(0, length - begin)) for length in chunks] for begin in range(0, max(chunks), tile)]

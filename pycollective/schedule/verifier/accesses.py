@@ -107,7 +107,7 @@ class Accesses:
                         self.fail_order(rank, counter, before, target.rank, target.place)
 
     def arrived(self, rank: int, index: int, tile: int, call: int, known: Clock) -> bool:
-        """Whether all messages of a send step are known to have arrived."""
+        """Return whether all messages of a send step are known to have arrived."""
         receivers = [target.rank for target in self.schedule.ranks[rank].steps[index].targets]
         receipts = [(receiver, self.deliveries.receipt(rank, index, receiver)) for receiver in receivers]
         counter = self.progress.counter

@@ -156,7 +156,7 @@ class _Run:
 
 
 def _last_reads(schedule: Schedule) -> list[dict[int, int]]:
-    """For each owner, the count of each peer's last step that reads its scratch."""
+    """List for each owner the count of each peer's last step that reads its scratch."""
     found: list[dict[int, int]] = [{} for _ in schedule.ranks]
     for rank, mine in enumerate(schedule.ranks):
         for index, step in enumerate(mine.steps):

@@ -43,7 +43,7 @@ class Progress:
         self.moved = True
 
     def learn(self, rank: int, wait: Wait, base: int, tile_base: int) -> bool:
-        """If the peer has published the awaited step, add what it knew then; nothing if that is known already."""
+        """Add what the peer knew when it published the awaited step, if it has, and if that is not known already."""
         counter = tile_base + wait.count if wait.count else base
         if self.clocks[rank][wait.peer] < counter:
             theirs = self.published[wait.peer].get(counter)

@@ -91,7 +91,7 @@ def _shared(array: Any) -> tf.Tensor:
 
 
 def as_result(array: NDArray[Any]) -> tf.Tensor:
-    """The same for an array of result_memory."""
+    """Make a tensor of an array of result_memory."""
     return _shared(array) if array.dtype.kind in _NATIVE else as_eager(array)
 
 

@@ -89,13 +89,13 @@ def create(made_by_torch: Any, options: Options | None = None) -> ProcessGroup:
 
 
 def _leave() -> None:
-    """At exit: shut down process groups that the script has not destroyed."""
+    """Shut down, at exit, process groups that the script has not destroyed."""
     for group in list(_live):
         with contextlib.suppress(RuntimeError):
             group.shutdown()
 
 
 def _forget() -> None:
-    """In a forked child: the groups belong to the parent."""
+    """Forget the groups in a forked child: they belong to the parent."""
     _live.clear()
     forget_all()

@@ -13,7 +13,7 @@ class Cuda:
     """Wraps torch.cuda. Streams and events are torch's own."""
 
     def usable(self) -> bool:
-        """Whether there can be CUDA tensors in this process."""
+        """Return whether there can be CUDA tensors in this process."""
         return bool(torch.cuda.is_available())
 
     def device(self, x: Any) -> int:
@@ -78,6 +78,6 @@ def cuda() -> Any:
 
 
 def replace(other: Any) -> None:
-    """For tests: use `other` from now on."""
+    """Use `other` from now on; for tests."""
     global _cuda
     _cuda = other

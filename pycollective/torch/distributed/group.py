@@ -50,7 +50,7 @@ class ProcessGroup(Reductions, Moving):
         return self._together(self._allreduce, zip(packs.values()), opts)
 
     def _fused_together(self, inputs: Sequence[Any], opts: Any) -> Any:
-        """The same through the engine, which does the packing and unpacking."""
+        """Reduce several tensors through the engine, which does the packing and unpacking."""
         for x in inputs:
             tensors.check([x], "allreduce")
         named = [operator(opts.reduceOp, x) for x in inputs]

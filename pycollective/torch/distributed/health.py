@@ -23,7 +23,7 @@ class Health:
         self._backend.check()
 
     def check(self) -> None:
-        """The same; also raises PeerLostError for a rank whose process has exited."""
+        """Raise like `require_sound`, and also PeerLostError for a rank whose process has exited."""
         self.require_sound()
         for rank in range(self._backend.group.size):
             if rank != self._backend.group.rank and self._backend.team.gone(rank):

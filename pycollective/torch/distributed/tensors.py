@@ -21,7 +21,7 @@ _TAKEN = frozenset(
 
 
 def plain(x: Any) -> bool:
-    """Whether a tensor's memory holds its elements in order: contiguous, with no pending negation or conjugation."""
+    """Return whether a tensor's memory holds its elements in order: contiguous, no pending negation or conjugation."""
     return bool(x.is_contiguous()) and not x.is_neg() and not x.is_conj()
 
 
@@ -182,5 +182,5 @@ def span(x: Any) -> Span:
 
 
 def overlap(some: Iterable[Span], others: Sequence[Span]) -> bool:
-    """Whether any memory is in both."""
+    """Return whether any memory is in both."""
     return any(start < last and first < end for start, end in some for first, last in others)

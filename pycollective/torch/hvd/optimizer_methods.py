@@ -124,7 +124,7 @@ class OptimizerMethods(GradientReducer):
             gradient.passes = passes
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """As in the base class; reductions in progress are discarded."""
+        """Load like the base class; reductions in progress are discarded."""
         self.reset_reduction()
         self._synchronized, self._should_synchronize = False, True
         self.wrapped_class.load_state_dict(self, *args, **kwargs)
@@ -137,7 +137,7 @@ class OptimizerMethods(GradientReducer):
 
 
 class AdasumMethods(OptimizerMethods):
-    """With op=Adasum, the optimizer's steps are reduced instead of the gradients."""
+    """Methods with op=Adasum: the optimizer's steps are reduced instead of the gradients."""
 
     def _watch(self) -> None:
         """Nothing is reduced before step()."""

@@ -66,7 +66,7 @@ def allreduce_async_(
 
 
 def _is_recorded(tensors: Tensors) -> bool:
-    """Whether autograd records what is done with them: only then the call has to be one of its functions."""
+    """Return whether autograd records what is done with them: only then the call has to be one of its functions."""
     return torch.is_grad_enabled() and any(getattr(tensor, "requires_grad", True) for tensor in tensors)
 
 

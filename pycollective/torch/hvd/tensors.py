@@ -28,7 +28,7 @@ def sendable(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is sent as it is: without gradient, its elements contiguous in memory."""
+    """Return whether a tensor is sent as it is: without gradient, its elements contiguous in memory."""
     return (
         not tensor.requires_grad
         and tensor.layout is torch.strided

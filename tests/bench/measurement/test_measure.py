@@ -106,7 +106,7 @@ def test_the_99th_percentile_is_that_of_the_timed_calls(monkeypatch: pytest.Monk
 
 
 def test_a_round_can_count_with_its_lower_quartile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each call's slowest rank: here the other rank takes 40 ns for every call."""
+    """Time of each call's slowest rank: here the other rank takes 40 ns for every call."""
     clock = Clock(monkeypatch)
 
     def share(self: World, value: Any) -> list[Any]:

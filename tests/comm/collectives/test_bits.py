@@ -1,4 +1,4 @@
-"""The same bits on every path: one-shot, two-shot, staged, zero-copy, in place, at any alignment, every time."""
+"""Equal bits on every path: one-shot, two-shot, staged, zero-copy, in place, at any alignment, every time."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_sizes_and_places(n: int, case: tuple[str, dict[int, tuple[Array, Array]
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "float8_e4m3fn"])
 def test_every_alignment(dtype: str) -> None:
-    """Of x and of out, in windows and outside: at every offset within a register or cache line."""
+    """Places of x and of out, in windows and outside: at every offset within a register or cache line."""
     count, n = 1500, 3
     xs = mixture(dtype, n, count)
     expected = in_rank_order(dtype, "sum", xs)

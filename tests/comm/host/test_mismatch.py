@@ -390,7 +390,7 @@ def test_operators_made_twice_of_equal_values_are_equal(make: Any, value: Any) -
 
 
 def test_calls_whose_32_bit_digests_collide() -> None:
-    """Of 2^17 calls, two have the same 32-bit digest; these two did."""
+    """Two of 2^17 calls have the same 32-bit digest; these two did."""
     errors = texts([lambda comm, k=k: comm.allreduce(np.ones(3), prescale=k) for k in (0.307635745, 0.415229674)])
     assert "prescale=0.307636" in errors and "prescale=0.41523" in errors
 

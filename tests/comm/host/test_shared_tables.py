@@ -226,7 +226,7 @@ def test_keys_differ_in_every_part() -> None:
 
 
 def two_directories() -> list[_core.TableDirectory]:
-    """Of two ranks."""
+    """Tables of two ranks."""
     scratch = 1 << 16
     offset = _core.Team.segment_bytes(2, scratch)
     segment = _core.Segment.create("local", offset + _core.TableDirectory.segment_bytes())

@@ -257,7 +257,7 @@ def test_hosts_are_checked() -> None:
 
 
 def _first_error(comm: Communicator, call: Callable[[], object]) -> str:
-    """Of a call that differs between ranks, or of this rank's next ones."""
+    """Error of a call that differs between ranks, or of this rank's next ones."""
     with pytest.raises(pc.MismatchError) as caught:
         call()
         for _ in range(20):  # a rank that has completed the call is told in a later one

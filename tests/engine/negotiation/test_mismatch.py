@@ -97,7 +97,7 @@ def test_repeatedly() -> None:
 
 
 def test_within_a_group_and_a_crowd() -> None:
-    """Of a hundred tensors some are wrong; all others have correct results."""
+    """Some of a hundred tensors are wrong; all others have correct results."""
 
     def body(engine: Engine) -> None:
         items = [Item("allreduce", f"t{i}", np.ones(10 + (i % 9 == 4) * engine.rank)) for i in range(100)]

@@ -25,7 +25,7 @@ def gradients_differ() -> None:
 
 
 def frozen_in_fit() -> None:
-    """The same in a compiled step."""
+    """Refusal in a compiled step."""
     model = network()
     model.layers[0].trainable = hvd.rank() == 0
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")

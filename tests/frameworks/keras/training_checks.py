@@ -44,7 +44,7 @@ def _jit_modes() -> list[bool]:
 
 
 def fusion() -> None:
-    """The same bits whatever is fused, with jit_compile and without."""
+    """Equal bits whatever is fused, with jit_compile and without."""
     keras.utils.set_random_seed(1)
     x, y = rows(seed=hvd.rank())
     for jit in _jit_modes():

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 CPUS = 2
-"""Of each node: not those of the machine, which Ray does not check."""
+"""Resources of each node: not those of the machine, which Ray does not check."""
 ADDRESSES = ("127.0.0.2", "127.0.0.3")
-"""Of the nodes: loopback ones. Ray replaces 127.0.0.1 by an address that other machines can reach."""
+"""Addresses of the nodes: loopback ones. Ray replaces 127.0.0.1 by an address that other machines can reach."""
 NODE = {"num_cpus": CPUS, "object_store_memory": 80 << 20, "include_dashboard": False}
 
 

@@ -127,7 +127,7 @@ def test_derivatives_by_differences(n: int) -> None:
 
 
 def _differences(hvd: Any) -> None:
-    """Of what all ranks compute from one rank's input; that of the parameters without an input's, and the reverse."""
+    """Compare an input's gradient with differences; then freeze the input, the parameters, or the bias."""
     torch.manual_seed(0)
     weight, bias = (torch.randn(C, dtype=torch.float64, requires_grad=True) for _ in range(2))
     x = parts([3] * hvd.size(), 0, torch.float64)[hvd.rank()].requires_grad_()

@@ -23,7 +23,7 @@ SCALES = ((1.0, 1.0), (0.5, 0.25))
 
 
 def same(found: Any, expected: Any) -> bool:
-    """The same bits, except for a NaN's payload in 16- and 8-bit types, which the hardware chooses."""
+    """Bits of the CPU, except for a NaN's payload in 16- and 8-bit types, which the hardware chooses."""
     if found.tobytes() == expected.tobytes():
         return True
     if expected.dtype.name not in NARROW:

@@ -164,7 +164,7 @@ def _refused(world: World) -> None:
 
 
 def test_training() -> None:
-    """The same as the CPU tests, which compare with Gloo."""
+    """As the CPU tests, which compare with Gloo."""
     run(2, _training, on_device=True)
 
 

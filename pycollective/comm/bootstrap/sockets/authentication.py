@@ -82,7 +82,7 @@ class AcceptingEnd(_Exchange):
     """The end that has accepted a connection: `send_challenge`, `read_claim` until it is there, `send_verdict`."""
 
     def send_challenge(self, peer: socket.socket) -> None:
-        """To be called once, first."""
+        """Send the challenge; called once, first."""
         self._transcript = _MAGIC + secrets.token_bytes(_NONCE)
         _send(peer, self._transcript)
 
@@ -102,7 +102,7 @@ class AcceptingEnd(_Exchange):
         return Claim(*_CLAIM.unpack_from(text, _NONCE))
 
     def send_verdict(self, peer: socket.socket, verdict: int) -> None:
-        """To be called once, after the claim was read: ACCEPTED, DUPLICATE or UNEXPECTED."""
+        """Send the verdict, once, after the claim was read: ACCEPTED, DUPLICATE or UNEXPECTED."""
         code = bytes([verdict])
         _send(peer, code + _mac(self._token, _ACCEPTED, self._transcript + code))
 

@@ -22,7 +22,7 @@ def raise_limit() -> None:
 
 
 def are_used_up(error: OSError) -> bool:
-    """Whether the limit of this process, or of the system, is the cause."""
+    """Return whether the limit of this process, or of the system, is the cause."""
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 

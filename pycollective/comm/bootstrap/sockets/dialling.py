@@ -122,7 +122,7 @@ class Dial:
         return connection
 
     def hopeless(self, now: float) -> bool:
-        """Whether the peer has refused for so long that more attempts are pointless."""
+        """Return whether the peer has refused for so long that more attempts are pointless."""
         return bool(self._refused_since) and now - self._refused_since > GIVE_UP_SECONDS
 
     def close(self) -> None:

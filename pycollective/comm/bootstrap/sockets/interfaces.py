@@ -199,7 +199,7 @@ def _shared(offers: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _distinct(members: Sequence[Sequence[str]], offers: Sequence[Sequence[str]]) -> bool:
-    """Whether ranks that have different lists of addresses have different addresses in a network."""
+    """Return whether ranks that have different lists of addresses have different addresses in a network."""
     owners: dict[str, Sequence[str]] = {}
     return all(owners.setdefault(own[0], offer) == offer for own, offer in zip(members, offers, strict=True))
 

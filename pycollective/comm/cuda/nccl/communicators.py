@@ -286,7 +286,7 @@ class NcclTeam:
 
 
 def _died(host: HostBackend) -> bool:
-    """Whether a dead peer explains an error of NCCL; it is then reported as such.
+    """Return whether a dead peer explains an error of NCCL; it is then reported as such.
 
     NCCL sees a broken connection, often before the core detects which process died. Between hosts this cannot be
     detected.

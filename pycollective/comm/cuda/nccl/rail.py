@@ -143,7 +143,7 @@ class RailTeam:
 
 
 def _can_stage(s: Signature) -> bool:
-    """Whether the call has halves, both support its operator, and they combine to the full result."""
+    """Return whether the call has halves, both support its operator, and they combine to the full result."""
     if not s.row.halves or not isinstance(s.op, str) or s.op not in _IN_STAGES:
         return False
     if s.dtype in ("bool", "int16", "uint16") or DTYPES[s.dtype].kind == "complex" or s.dtype.startswith("float8"):

@@ -55,7 +55,7 @@ class ReceiveBuffer:
         self.finish()
 
     def test(self) -> bool:
-        """Whether the message is in the device array."""
+        """Return whether the message is in the device array."""
         if not self._work.test():
             return False
         self.wait()

@@ -231,7 +231,7 @@ class Calls(dist.ProcessGroup):
     def _steps_in_stream(
         self, steps: Steps, touched: Sequence[Any], outputs: Sequence[Any], opts: Any, device: int
     ) -> StreamWork:
-        """The same for tensors on a device. Here the host waits until the ranks have agreed.
+        """Run the steps on tensors of a device. Here the host waits until the ranks have agreed.
 
         A kernel that waits for its peers blocks other kernels on the GPU: kernels must be launched in program order, so
         neither from the job queue's thread nor on its communicator.

@@ -40,7 +40,7 @@ class Moving(Calls):
         return self._gather_into("allgather", tensors.JoinedOutputs(outs), x, sizes, opts, outs)
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
-        """The same into one tensor, from tensors of equal size."""
+        """Gather into one tensor, from tensors of equal size."""
         opts = options(c10d.AllgatherOptions, opts)
         tensors.check([output, input], "allgather")
         if output.numel() != input.numel() * self.comm.size:

@@ -71,7 +71,7 @@ class Reductions(Calls):
         return self._reduce_scatter(out, parts, [part.numel() for part in parts], opts)
 
     def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Any:
-        """The same for equal parts of one tensor."""
+        """Reduce and scatter equal parts of one tensor."""
         opts = options(c10d.ReduceScatterOptions, opts)
         if input.numel() != output.numel() * self.comm.size:
             raise ValueError(f"reduce_scatter: {self.comm.size} parts of {output.numel()} elements in {input.numel()}")

@@ -51,14 +51,14 @@ class Order:
                     work.wait()
 
     def is_clear(self) -> bool:
-        """Whether all calls have completed."""
+        """Return whether all calls have completed."""
         self.pending = [one for one in self.pending if not one[0].is_completed()]
         self._only_direct = all(place == DIRECT and not work.copies for work, place, _ in self.pending)
         self._enough = max(_ENOUGH, 2 * len(self.pending))
         return not self.pending
 
     def admits_direct(self) -> bool:
-        """Whether a direct call that copies nothing overtakes none of the pending calls, of which there are some."""
+        """Return whether a direct call that copies nothing overtakes none of the pending calls; there are some."""
         if not self._only_direct:
             return self.is_clear()
         if self.pending[-1][0].waited_for:  # then those before it have completed, too
@@ -74,7 +74,7 @@ class Order:
         return work
 
     def note_plain(self, call: Any, x: Any, jobs: JobQueue) -> PlainWork:
-        """The same for a call of the core in progress on one contiguous tensor, on the latency path."""
+        """Note a call of the core in progress on one contiguous tensor, on the latency path."""
         work: PlainWork = PlainWork()
         work.call, work.outputs, work.jobs = call, [x], jobs
         self.pending.append((work, DIRECT, x.data_ptr()))

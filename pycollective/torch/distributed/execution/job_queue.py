@@ -55,7 +55,7 @@ class Ticket:
         self._completed.set()
 
     def test(self) -> bool:
-        """Whether the job has completed or failed."""
+        """Return whether the job has completed or failed."""
         return self._completed.is_set()
 
     def wait(self, timeout: float | None = None) -> None:
@@ -134,7 +134,7 @@ class JobQueue:
             raise
 
     def inside(self) -> bool:
-        """Whether the caller is a job of this queue."""
+        """Return whether the caller is a job of this queue."""
         return threading.get_ident() == self._ident
 
     def require_outside(self) -> None:

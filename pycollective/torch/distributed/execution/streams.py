@@ -120,13 +120,13 @@ class StreamWork(dist.Work):
     block_current_stream = synchronize
 
     def is_completed(self) -> bool:
-        """Whether the stream has completed the call. Does not block."""
+        """Return whether the stream has completed the call. Does not block."""
         return bool(self._completed.query())
 
     test = is_completed
 
     def is_success(self) -> bool:
-        """Whether the stream has completed the call without an error."""
+        """Return whether the stream has completed the call without an error."""
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> BaseException | None:

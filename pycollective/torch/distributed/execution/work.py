@@ -173,7 +173,7 @@ class Work(dist.Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        """Whether the call has completed, successfully or not. Does not block."""
+        """Return whether the call has completed, successfully or not. Does not block."""
         if not self._completed and self.call.test():
             self._settle(None)
         return self._completed
@@ -181,7 +181,7 @@ class Work(dist.Work):
     test = is_completed
 
     def is_success(self) -> bool:
-        """Whether the call has completed without an error."""
+        """Return whether the call has completed without an error."""
         return self.is_completed() and self._error is None
 
     def exception(self) -> BaseException | None:

@@ -23,10 +23,10 @@ _ROW = _TAKEN + 1
 
 
 class Announcements(Protocol):
-    """Of a process group; for one thread at a time."""
+    """Announcements of messages of a process group, for one thread at a time."""
 
     def room(self, dest: int) -> bool:
-        """Whether another message to `dest` can be announced."""
+        """Return whether another message to `dest` can be announced."""
         ...
 
     def announce(self, dest: int, tag: int, nbytes: int) -> None:

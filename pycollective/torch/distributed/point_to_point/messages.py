@@ -144,7 +144,7 @@ class Messages:
         return receive
 
     def started(self, one: Send | Receive) -> bool:
-        """Whether the transfer of a message has started (or failed); polls once."""
+        """Return whether the transfer of a message has started (or failed); polls once."""
         if one.handle is None:
             with self._turn:
                 self._advance()

@@ -110,7 +110,7 @@ def test_ranks_may_differ_in_what_they_wait_for(n: int) -> None:
 
 
 def _mixed(world: World) -> None:
-    """The same calls, asynchronous on one rank and not on another; several in progress; no call overtakes another."""
+    """Calls that are asynchronous on one rank and not on another; several in progress; no call overtakes another."""
     x, works = torch.ones(20_000), []
     for i in range(12):
         later = (i + world.rank) % 2 == 0

@@ -341,7 +341,7 @@ def test_old_announcements_are_not_mistaken_for_new_ones() -> None:
 
 
 def two_mailboxes(kind: Any) -> tuple[Any, Any]:
-    """Of ranks 0 and 1, as threads."""
+    """Mailboxes of ranks 0 and 1, as threads."""
     both, exchanged, made = threading.Barrier(2), {}, {}
 
     def build(rank: int) -> None:

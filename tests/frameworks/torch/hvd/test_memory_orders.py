@@ -18,7 +18,7 @@ pytestmark = pytest.mark.torch
 
 
 def _mixed(rank: int) -> Any:
-    """Of shape (4, 3, 3, 3), so that channels-last order has the same shape in memory; in it on odd ranks."""
+    """A tensor of shape (4, 3, 3, 3), so that channels-last order has the same shape in memory; in it on odd ranks."""
     x = torch.arange(108.0).view(4, 3, 3, 3)
     return x.contiguous(memory_format=torch.channels_last if rank % 2 else torch.contiguous_format)
 

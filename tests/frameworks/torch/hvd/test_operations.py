@@ -132,7 +132,7 @@ def test_gradients(n: int) -> None:
 
 
 def _gradients(hvd: Any) -> None:
-    """Of the synchronous forms, as Horovod defines them."""
+    """Gradients of the synchronous forms, as Horovod defines them."""
     n, r = hvd.size(), hvd.rank()
 
     def gradient(operation: Any, shape: tuple[int, ...], weigh: Any = None) -> Any:
