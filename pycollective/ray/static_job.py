@@ -172,7 +172,7 @@ def environments(about: Sequence[Mapping[str, Any]], settings: MiniSettings) -> 
             of_host[each.node]
             | rank_environment(rank, each.local_rank)
             | {
-                "PYCOLLECTIVE_HOST": about[rank]["node"],  # the same hosts as in the ranks' variables
+                "PYCOLLECTIVE_HOST": f"{about[rank]['host']}-{about[rank]['node'][:12]}",  # a host is a node of Ray's
                 "PYCOLLECTIVE_INIT_TIMEOUT": f"{settings.timeout_s:g}",
                 "HOROVOD_HOSTNAME": about[rank]["node"],
                 "HOROVOD_RANK": str(rank),
