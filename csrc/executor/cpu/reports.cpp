@@ -51,8 +51,8 @@ std::string Team::label_of_member(int32_t member) const {
 
 std::string Team::label_of_call(uint64_t sequence) const {
   const std::string number = std::to_string(sequence);
-  return (is_pair_ ? "message " + number + " from " + label(0) + " to " + label(1) : "call " + number) +
-         " of communicator '" + name_ + "'";
+  const std::string way = rank_ == 0 ? " to " + label(1) : " from " + label(0);
+  return (is_pair_ ? "message " + number + way : "call " + number) + " of communicator '" + name_ + "'";
 }
 
 void Team::report_staging(const Operation& op, Fault fault, const std::string& reason) {

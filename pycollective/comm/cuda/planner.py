@@ -1,4 +1,4 @@
-"""Makes of a call's signature a plan that a team can launch: the low-latency path, or a compiled schedule."""
+"""Plans the calls on GPUs: of a signature the low-latency path or a compiled schedule, which a team can launch."""
 
 from __future__ import annotations
 
