@@ -113,20 +113,23 @@ for graph in lab.track([None, *GRAPHS], "training", total=len(GRAPHS) + 1):
 # %%
 figure, axes = lab.subplots(2, 2, figsize=(10, 8))
 colours = {"allreduce": "k", **{name: f"C{i}" for i, name in enumerate(courses)}}
+markers = dict(zip(colours, "*osD^vPX", strict=True))
 for name, course in courses.items():
     seen = course > 1e-13
-    axes[0, 0].plot(np.flatnonzero(seen), course[seen], ".", color=colours[name], markersize=4, label=name)
+    dots = {"color": colours[name], "marker": markers[name], "markersize": 5}
+    axes[0, 0].plot(np.flatnonzero(seen), course[seen], **dots, linestyle="", markevery=4)
     if 0 < predicted[name] < 1:
         axes[0, 0].plot(predicted[name] ** np.arange(STEPS), color=colours[name], linewidth=0.8, linestyle="-")
-    axes[0, 1].errorbar(predicted[name], measured[name], uncertain[name], fmt="o", color=colours[name], label=name)
-    axes[1, 1].plot(10 * np.arange(len(distances[name])), distances[name], color=colours[name], label=name)
+    axes[0, 1].errorbar(predicted[name], measured[name], uncertain[name], **dots)
+    axes[1, 1].plot(10 * np.arange(len(distances[name])), distances[name], **dots, linewidth=1, markevery=5, label=name)
 axes[0, 0].set(yscale="log", ylim=(1e-13, 2), xlabel="steps", title="disagreement (dots), predicted slope (lines)")
 axes[0, 1].plot([0, 1], [0, 1], "k-", linewidth=0.6)
 axes[0, 1].set(xlabel="predicted", ylabel="measured", title="contraction per step")
 figure.legend(*axes[1, 1].get_legend_handles_labels(), loc="outside lower center", ncols=4)
 for name, found in accuracies.items():
-    axes[1, 0].plot(100 * np.array(found), [name] * len(found), "o", color=colours[name], alpha=0.5)
-    axes[1, 0].plot(100 * np.mean(found), name, "|", color="k", markersize=14)
+    label = name.replace("(", "\n(")
+    axes[1, 0].plot(100 * np.array(found), [label] * len(found), markers[name], color=colours[name], alpha=0.5)
+    axes[1, 0].plot(100 * np.mean(found), label, "|", color="k", markersize=14)
 axes[1, 0].tick_params("y", labelsize=8)
 axes[1, 0].set(xlabel="test accuracy of the averaged model, %", title="accuracy (dots: seeds, bar: mean)")
 axes[1, 1].set(xlabel="steps", title="consensus distance in training")

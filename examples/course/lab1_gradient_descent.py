@@ -74,7 +74,7 @@ def descend(batch, rate, epochs, seed=0):
 runs = {}
 for name, (batch, rate) in lab.track(METHODS.items(), "descending", total=len(METHODS)):
     batch = batch or len(x)
-    path, seconds = descend(batch, rate, EPOCHS)
+    path, seconds = min((descend(batch, rate, EPOCHS) for _ in range(3)), key=lambda one: one[1][-1])  # the fastest
     runs[name] = path, seconds, np.arange(len(path)) * batch, np.array([loss(w, x, y) for w in path]) - loss(best, x, y)
 
 # %% [markdown]

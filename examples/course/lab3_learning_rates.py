@@ -74,7 +74,7 @@ def main() -> None:
         left.fill_between(sizes, 100 * (1 - reached.max(1)), 100 * (1 - reached.min(1)), alpha=0.2)
         losses = results[sizes[-1], name, 0].losses
         right.plot(np.arange(len(losses)) * sizes[-1] / len(data.train_x), losses, label=name)
-    title = f"{EPOCHS} epochs, {seeds} seeds"
+    title = f"{EPOCHS} epochs, mean and range of {seeds} seeds"
     left.set(xscale="log", yscale="log", xlabel="rows in a batch", ylabel="test error (%)", title=title)
     left.set_xticks(sizes, map(str, sizes))
     left.set_yticks((2, 5, 10, 20, 50, 90), ("2", "5", "10", "20", "50", "90"))
