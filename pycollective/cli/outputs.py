@@ -66,7 +66,7 @@ def json_text(value: Any, indent: int = 0) -> str:
     inner, outer = "\n" + " " * (indent + 1), "\n" + " " * indent
     if isinstance(value, dict) and value:
         items = [f"{json.dumps(str(name))}: {json_text(item, indent + 1)}" for name, item in value.items()]
-        return f"{{{inner}{f',{inner}'.join(items)}{outer}}}"
+        return "{" + inner + f",{inner}".join(items) + outer + "}"
     if isinstance(value, list) and value and isinstance(value[0], dict):
-        return f"[{inner}{f',{inner}'.join(map(json.dumps, value))}{outer}]"
+        return "[" + inner + f",{inner}".join(map(json.dumps, value)) + outer + "]"
     return json.dumps(value)
