@@ -7,6 +7,7 @@ and the ranks' standard error are returned too.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import inspect
 import os
 import shutil
@@ -63,6 +64,13 @@ class Launched:
         """All output, for an assertion's message."""
         shown = "".join(f"--- rank {r}\n{text}" for r, text in enumerate(self.outputs))
         return f"{shown}--- stderr\n{self.stderr}"
+
+
+def needs(*modules: str) -> None:
+    """Skip a test, or a file of tests, where modules are missing. Only the ranks import them, which takes seconds."""
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}", allow_module_level=True)
 
 
 def find_mpirun() -> str | None:

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from launch import find_mpirun, launch
+from launch import find_mpirun, launch, needs
 
-for _needed in ("jax", "optax", "sklearn"):
-    pytest.importorskip(_needed)
+needs("jax", "optax", "sklearn")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "jax_digits.py"
 needs_mpi = [pytest.mark.mpi, pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")]
 

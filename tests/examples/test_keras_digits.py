@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 
-import pytest
+from launch import launch, needs
 
-from launch import launch
-
-for _needed in ("keras", "sklearn"):
-    if importlib.util.find_spec(_needed) is None:
-        pytest.skip(f"needs {_needed}", allow_module_level=True)
+needs("keras", "sklearn")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs jax")
 def test_keras_3() -> None:
     """The example fails itself if weights differ."""
+    needs("jax")
     ran = launch(2, EXAMPLES / "keras_digits.py", env={"KERAS_BACKEND": "jax"}, timeout=110, check=True)
     found = re.fullmatch(r"2 ranks, jax: accuracy (\d\.\d{3}), weights [0-9a-f]{16}", ran[0].splitlines()[-1])
     assert found and float(found[1]) > 0.93, ran.report()
 
 
-@pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="needs TensorFlow")
 def test_a_script_for_horovod() -> None:
+    needs("tensorflow")
     env, script = {"TF_CPP_MIN_LOG_LEVEL": "3"}, EXAMPLES / "horovod_keras.py"
     ran = launch(2, script, "--epochs", "4", env=env, timeout=110, check=True, through="pycollective.horovod")
     found = re.fullmatch(r"2 ranks: accuracy (\d\.\d{3})", ran[0].splitlines()[-1])

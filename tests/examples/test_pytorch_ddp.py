@@ -18,11 +18,10 @@ from typing import Any
 import pytest
 from c10d import World, run
 
-from launch import find_mpirun, launch
+from launch import find_mpirun, launch, needs
 
 torch: Any = pytest.importorskip("torch")
-if importlib.util.find_spec("sklearn") is None:  # not imported: ranks load this file
-    pytest.skip("needs scikit-learn", allow_module_level=True)
+needs("sklearn")
 pytestmark = pytest.mark.torch
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pytorch_ddp.py"
 

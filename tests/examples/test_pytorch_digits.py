@@ -16,11 +16,10 @@ import c10d
 import hvd
 import pytest
 
-from launch import find_mpirun, launch
+from launch import find_mpirun, launch, needs
 
 torch: Any = pytest.importorskip("torch")
-if importlib.util.find_spec("sklearn") is None:  # not imported: ranks load this file
-    pytest.skip("needs scikit-learn", allow_module_level=True)
+needs("sklearn")
 pytestmark = pytest.mark.torch
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 
 import pytest
 
-from launch import find_mpirun, launch
+from launch import find_mpirun, launch, needs
 
-if importlib.util.find_spec("tensorflow") is None:
-    pytest.skip("needs TensorFlow", allow_module_level=True)
-pytest.importorskip("sklearn")
+needs("tensorflow", "sklearn")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tensorflow_digits.py"
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
+from launch import launch, needs
 
-from launch import launch
-
-pytest.importorskip("jax")
+needs("jax")
 
 
 def test_bits_of_every_collective_and_element_type() -> None:

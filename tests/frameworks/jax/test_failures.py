@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from launch import find_mpirun, launch
+from launch import find_mpirun, launch, needs
 
-pytest.importorskip("jax")
+needs("jax")
 
 
 def test_bad_input_is_refused_when_traced() -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
+from launch import launch, needs
 
-from launch import launch
-
-pytest.importorskip("jax")
-pytest.importorskip("optax")
+needs("jax", "optax")
 
 
 def test_training_in_step() -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
+from launch import launch, needs
 
-import pytest
-
-from launch import launch
-
-pytest.importorskip("keras")
+needs("keras", "jax")
 
 KILLED_IN_FIT = """
 import os, signal
@@ -35,8 +31,6 @@ print("has not noticed")
 
 def test_a_killed_rank() -> None:
     """On JAX, which runs most asynchronously; test_training kills a rank on every backend, in an elastic training."""
-    if importlib.util.find_spec("jax") is None:
-        pytest.skip("needs jax")
     env = {"KERAS_BACKEND": "jax", "TF_CPP_MIN_LOG_LEVEL": "3"}
     ended = launch(2, KILLED_IN_FIT, env=env, timeout=100, grace=30)
     assert ended[0] == "trains\n", ended.report()

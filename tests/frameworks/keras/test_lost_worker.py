@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import lost_worker
 import pytest
+
+from launch import needs
 
 SCRIPT = """
 import keras
@@ -33,6 +34,5 @@ if hvd.rank() == 0:
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_a_lost_worker_is_replaced(backend: str, tmp_path: Path) -> None:
-    if any(importlib.util.find_spec(name) is None for name in ("keras", backend)):
-        pytest.skip(f"needs keras and {backend}")
+    needs("keras", backend)
     lost_worker.check(SCRIPT, tmp_path, {"KERAS_BACKEND": backend})

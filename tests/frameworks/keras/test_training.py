@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 
-from launch import launch
+from launch import launch, needs
 
-pytest.importorskip("keras")
+needs("keras")
 pytestmark = pytest.mark.timeout(300)
 CHECKS = Path(__file__).with_name("run_checks.py")
 ALL = [
@@ -32,9 +31,7 @@ KINDS = {
 @functools.cache
 def outcomes(kind: str) -> dict[str, list[str]]:
     """Check -> each rank's outcome."""
-    for module in ("tensorflow", "tf_keras") if kind == "tf_keras" else (kind,):
-        if importlib.util.find_spec(module) is None:
-            pytest.skip(f"needs {module}")
+    needs(*(("tensorflow", "tf_keras") if kind == "tf_keras" else (kind,)))
     chosen = {"TF_USE_LEGACY_KERAS": "1"} if kind == "tf_keras" else {"KERAS_BACKEND": kind}
     env = {**chosen, "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_ENABLE_X64": "1", "PYCOLLECTIVE_TIMEOUT": "8"}
     found: dict[str, list[str]] = {name: [] for name in KINDS[kind]}

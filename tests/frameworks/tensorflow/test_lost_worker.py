@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import lost_worker
-import pytest
+
+from launch import needs
 
 SCRIPT = """
 import tensorflow as tf
@@ -39,6 +39,6 @@ if hvd.rank() == 0:
 """
 
 
-@pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="needs TensorFlow")
 def test_a_lost_worker_is_replaced(tmp_path: Path) -> None:
+    needs("tensorflow")
     lost_worker.check(SCRIPT, tmp_path)

@@ -6,17 +6,15 @@ Several tests read what one start of the ranks has found.
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from launch import Launched, launch
+from launch import Launched, launch, needs
 
-if importlib.util.find_spec("tensorflow") is None:  # importing it takes 5 s; the ranks do
-    pytest.skip("needs TensorFlow", allow_module_level=True)
+needs("tensorflow")
 
 pytestmark = pytest.mark.timeout(300)
 STARTS: dict[str, tuple[int, list[str]]] = {
