@@ -85,10 +85,7 @@ def broadcast_parameters(tree: Any, root_rank: int = 0, *, process_set: ProcessS
         as `grouped_allreduce`; ValueError: root_rank is not in the process set.
     """
     checks.instance(process_set, "process_set", ProcessSet, "a ProcessSet")
-    engine_of(process_set)
-    root_rank = checks.integer(root_rank, "root_rank")
-    if root_rank not in (process_set.ranks or []):
-        raise ValueError(f"root_rank {root_rank} is not one of the ranks {process_set.ranks}")
+    operations.Broadcast(root_rank).require(process_set)
     names, leaves, treedef = _flatten(tree)
     sent = _arrays(names, leaves)
     if not sent:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from pycollective.engine import Item
 from pycollective.hvd import arguments, handles, operations
-from pycollective.hvd.arguments import Average, get_average_backwards_compatibility_fun, operator_name
+from pycollective.hvd.arguments import Average, get_average_backwards_compatibility_fun
 from pycollective.hvd.gradients.agreement import DENSE, GradientAgreement
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.keras import backends
@@ -48,29 +47,26 @@ def allreduce(
 
 def allgather(value: Any, name: str | None = None) -> Any:
     """Collective: all ranks' values, concatenated along the first axis, whose extent may differ between ranks."""
-    backend = backends.current()
-    with handles.Naming("allgather", name, global_process_set) as label:
-        x = backend.array(value)
-        item = Item("allgather", label, x if x.ndim else x.reshape(1), complete=True)
-    return backend.tensor(handles.run([item], global_process_set))
+    return _run(operations.Allgather(), value, name)
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
     """Collective: the root's value; all ranks pass one of the same shape and type."""
-    backend = backends.current()
-    with handles.Naming("broadcast", name, global_process_set) as label:
-        x = backend.array(value)
-        item = operations.broadcast(x, x, root_rank, label, global_process_set)
-    handles.run([item], global_process_set)
-    return backend.tensor(x)
+    return _run(operations.Broadcast(root_rank), value, name)
 
 
 def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
     """Collective: this rank's part, along the first axis, of the ranks' values combined (Average or Sum)."""
+    return _run(operations.ReduceScatter(op), value, name)
+
+
+def _run(operation: operations.Operation, value: Any, name: str | None) -> Any:
+    """The result as a tensor of Keras's backend."""
     backend = backends.current()
-    with handles.Naming("reducescatter", name, global_process_set) as label:
-        item = Item("reducescatter", label, backend.array(value), op=operator_name(op))
-    return backend.tensor(handles.run([item], global_process_set))
+    with handles.Naming(operation.kind, name, global_process_set) as label:
+        x = backend.array(value)
+        items = operation.items(label, global_process_set, [x], lambda *_: x)
+    return backend.tensor(handles.run(items, global_process_set))
 
 
 def broadcast_global_variables(root_rank: int) -> NoReturn:

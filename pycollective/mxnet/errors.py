@@ -27,5 +27,5 @@ def mxnet_errors() -> Iterator[None]:
         raise
     except MismatchError as error:
         raise NDArrayMismatchError(str(error)) from error
-    except ValueError as error:
+    except (ValueError, NotImplementedError) as error:
         raise NDArrayValueError(str(error)) from error

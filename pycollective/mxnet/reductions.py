@@ -5,28 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pycollective import checks
-from pycollective.engine import Item
-from pycollective.hvd import arguments, handles, operations
-from pycollective.hvd.arguments import OPS, Average, Sum, factor, get_average_backwards_compatibility_fun
+from pycollective.hvd import arguments
+from pycollective.hvd.arguments import Average, get_average_backwards_compatibility_fun
+from pycollective.hvd.operations import Allreduce, ReduceScatter
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
-from pycollective.mxnet.arrays import copied, empty, readable, several, writable
+from pycollective.mxnet import calls
 from pycollective.mxnet.errors import mxnet_errors
 
 _operator = get_average_backwards_compatibility_fun(arguments)
 
 
-def labels(base: str, count: int) -> list[str]:
-    """The names of the operations of a group; that of a single one is not numbered."""
-    return [base] if count == 1 else [f"{base}.{number}" for number in range(count)]
-
-
-def submit_and_wait(items: Sequence[Item], priority: int, process_set: ProcessSet) -> list[Any]:
-    """Run a group; MXNet's priorities are higher for what runs first, the engine's are lower."""
-    for item in items:
-        item.priority = -checks.integer(priority, "priority")
-    results: list[Any] = handles.run(items, process_set, list)
-    return results
+def _allreduce(
+    tensors: Any, in_place: bool, average: bool | None, name: str | None, priority: int, prescale: float,
+    postscale: float, process_set: ProcessSet, op: int | None,
+) -> list[Any]:  # fmt: skip
+    with mxnet_errors():
+        operation = Allreduce(_operator(op, average), prescale, postscale)
+    return calls.run(operation, tensors, name, priority, process_set, in_place)
 
 
 def grouped_allreduce(
@@ -40,14 +35,7 @@ def grouped_allreduce(
     op: int | None = None,
 ) -> list[Any]:
     """New NDArrays: the reductions over all ranks of several NDArrays, which are reduced together."""
-    with mxnet_errors():
-        with handles.Naming("allreduce", name, process_set) as base:
-            inputs = readable(several(tensors))
-            made = [empty(tensor, x.shape) for tensor, x in zip(tensors, inputs, strict=True)]
-            parts = zip(inputs, (view for _, view in made), labels(base, len(inputs)), strict=True)
-            items = operations.reductions(parts, _operator(op, average), prescale_factor, postscale_factor)
-        submit_and_wait(items, priority, process_set)
-        return [array for array, _ in made]
+    return _allreduce(tensors, False, average, name, priority, prescale_factor, postscale_factor, process_set, op)
 
 
 def grouped_allreduce_(
@@ -61,14 +49,7 @@ def grouped_allreduce_(
     op: int | None = None,
 ) -> list[Any]:
     """Reduce several NDArrays in place over all ranks; returns them."""
-    with mxnet_errors():
-        with handles.Naming("allreduce", name, process_set) as base:
-            tensors = several(tensors)
-            views = writable(tensors)
-            parts = zip(views, views, labels(base, len(views)), strict=True)
-            items = operations.reductions(parts, _operator(op, average), prescale_factor, postscale_factor)
-        submit_and_wait(items, priority, process_set)
-        return list(tensors)
+    return _allreduce(tensors, True, average, name, priority, prescale_factor, postscale_factor, process_set, op)
 
 
 def allreduce(
@@ -82,9 +63,7 @@ def allreduce(
     op: int | None = None,
 ) -> Any:
     """A new NDArray: the reduction over all ranks."""
-    return grouped_allreduce(
-        [tensor], average, name, priority, prescale_factor, postscale_factor, process_set, op
-    )[0]  # fmt: skip
+    return _allreduce([tensor], False, average, name, priority, prescale_factor, postscale_factor, process_set, op)[0]
 
 
 def allreduce_(
@@ -98,9 +77,7 @@ def allreduce_(
     op: int | None = None,
 ) -> Any:
     """Reduce an NDArray in place over all ranks; returns it."""
-    return grouped_allreduce_(
-        [tensor], average, name, priority, prescale_factor, postscale_factor, process_set, op
-    )[0]  # fmt: skip
+    return _allreduce([tensor], True, average, name, priority, prescale_factor, postscale_factor, process_set, op)[0]
 
 
 def grouped_reducescatter(
@@ -118,20 +95,7 @@ def grouped_reducescatter(
     Raises:
         ValueError: another op, or an NDArray without an axis.
     """
-    with mxnet_errors():
-        with handles.Naming("reducescatter", name, process_set) as base:
-            before, after = factor(prescale_factor, "prescale_factor"), factor(postscale_factor, "postscale_factor")
-            if op not in (Average, Sum):
-                raise ValueError(f"reducescatter takes op=Average and op=Sum, not {checks.shown(op)}")
-            inputs = readable(several(tensors))
-            if not all(x.ndim for x in inputs):
-                raise ValueError("reducescatter needs NDArrays with an axis to cut")
-            items = [
-                Item("reducescatter", label, x, op=OPS[op], prescale=before, postscale=after)
-                for x, label in zip(inputs, labels(base, len(inputs)), strict=True)
-            ]
-        results = submit_and_wait(items, priority, process_set)
-        return [copied(result, tensor) for result, tensor in zip(results, tensors, strict=True)]
+    return calls.run(ReduceScatter(op, prescale_factor, postscale_factor), tensors, name, priority, process_set)
 
 
 def reducescatter(

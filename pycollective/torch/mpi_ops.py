@@ -36,12 +36,6 @@ from pycollective.torch.hvd.data_movement import (
     grouped_allgather_async,
     sparse_allreduce_async,
 )
-from pycollective.torch.hvd.reduce_scatter import (
-    grouped_reducescatter,
-    grouped_reducescatter_async,
-    reducescatter,
-    reducescatter_async,
-)
 from pycollective.torch.hvd.reductions import (
     allreduce,
     allreduce_,
@@ -51,6 +45,10 @@ from pycollective.torch.hvd.reductions import (
     grouped_allreduce_,
     grouped_allreduce_async,
     grouped_allreduce_async_,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reducescatter,
+    reducescatter_async,
 )
 
 __all__ = [

@@ -3,64 +3,96 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from pycollective import checks
-from pycollective.hvd import arguments, handles
-from pycollective.hvd.graph_operations import Allreduce, GraphOperation
+from pycollective.hvd import graph_operations, handles
+from pycollective.hvd.operations import Allgather, Alltoall, Barrier, Join, Operation, ReduceScatter
 from pycollective.hvd.process_sets import ProcessSet
 from pycollective.tensorflow import graph_calls
 from pycollective.tensorflow.hvd.errors import raise_translated, require_member
 from pycollective.tensorflow.hvd.tensors import EagerResults, as_array, could_be_recorded
 
-Make = Callable[[str, ProcessSet], GraphOperation]
-"""Makes an operation of a name and a process set."""
-
 
 def run(
-    kind: str,
-    make: Make,
+    operation: Operation,
     tensors: Sequence[tf.Tensor],
     name: str | None,
     process_set: ProcessSet,
-    dtypes: Sequence[tf.DType] | None = None,
-    shapes: Sequence[tf.TensorShape] | None = None,
     ignore_name_scope: bool = False,
 ) -> list[tf.Tensor]:
-    """The results of a collective.
+    """The results of an operation; not differentiable.
 
     A `tf.function` runs such operations one after the other, in the order in which they are written, so ranks cannot
     confuse two executions of one operation; what shall run together is grouped.
 
     Args:
-        kind: the first part of its name on all ranks.
-        dtypes, shapes: of the results; None: those of `tensors`.
         ignore_name_scope: the name on all ranks is `name` alone, also in a tf.name_scope.
     """
-    if dtypes is None:
-        dtypes = [tensor.dtype for tensor in tensors]
+    dtypes = _dtypes(operation, tensors)
     if tf.executing_eagerly():
-        results = EagerResults([dtype.as_numpy_dtype for dtype in dtypes])
-        with EagerNaming(kind, name, process_set) as label:
-            operation, arrays = make(label, process_set), [as_array(tensor) for tensor in tensors]
-        try:
-            late = operation.run(arrays, results.output)
-        except Exception as error:
-            raise_translated(error)
-        return results.tensors(late)
-    if shapes is None:
-        shapes = [tensor.shape for tensor in tensors]
+        return _run_eagerly(operation, tensors, name, process_set, dtypes)
+    shapes = _shapes(operation, tensors, process_set)
     require_member(process_set)  # now, not when the graph runs
-    node = f"Pycollective{kind.title()}" if name is None else checks.text(name, "name")
+    operation.require(process_set)
+    node = f"Pycollective{operation.kind.title()}" if name is None else checks.text(name, "name")
     label = graph_label(node)
     if ignore_name_scope:
         label = node if name is not None else label.rpartition("/")[2]
-    operation = make(f"{kind}.{label}", process_set)
-    found: list[tf.Tensor] = graph_calls.call(operation.start, tensors, dtypes, shapes, name=node)
+    start = functools.partial(graph_operations.start, operation, f"{operation.kind}.{label}", process_set)
+    found: list[tf.Tensor] = graph_calls.call(start, tensors, dtypes, shapes, name=node)
     return found
+
+
+def _run_eagerly(
+    operation: Operation, tensors: Sequence[tf.Tensor], name: str | None, process_set: ProcessSet, dtypes: Sequence[Any]
+) -> list[tf.Tensor]:
+    results = EagerResults([dtype.as_numpy_dtype for dtype in dtypes])
+    with EagerNaming(operation.kind, name, process_set) as label:
+        operation.require(process_set)
+        arrays = [as_array(tensor) for tensor in tensors]
+        try:
+            items = operation.items(label, process_set, arrays, results.output)
+        except Exception as error:
+            raise_translated(error)
+    try:
+        found = handles.run(items, process_set, list)
+        return results.tensors(operation.results(found) if operation.late else ())
+    except Exception as error:
+        raise_translated(error)
+
+
+def _dtypes(operation: Operation, tensors: Sequence[tf.Tensor]) -> list[tf.DType]:
+    """Those of the results."""
+    if isinstance(operation, (Barrier, Join)):
+        return [tf.int32]
+    if isinstance(operation, Alltoall):
+        return [tensors[0].dtype, tf.as_dtype(operation.splits_dtype)]
+    return [tensor.dtype for tensor in tensors]
+
+
+def _shapes(operation: Operation, tensors: Sequence[tf.Tensor], process_set: ProcessSet) -> list[tf.TensorShape]:
+    """What is known of the results' shapes while a graph is built."""
+    shapes = [tensor.shape for tensor in tensors]
+    if isinstance(operation, (Barrier, Join)):
+        return [tf.TensorShape([])]
+    if isinstance(operation, Alltoall):
+        return [_with_rows(shapes[0], None), tf.TensorShape([process_set.size()])]
+    if isinstance(operation, Allgather):
+        return [_with_rows(shape, None) for shape in shapes]
+    if isinstance(operation, ReduceScatter):
+        size, rank = process_set.size() or 1, process_set.rank() or 0
+        rows = [None if not shape.rank else shape[0] for shape in shapes]
+        own = [None if count is None else count // size + (rank < count % size) for count in rows]
+        return list(map(_with_rows, shapes, own))
+    return shapes
+
+
+def _with_rows(shape: tf.TensorShape, rows: int | None) -> tf.TensorShape:
+    return tf.TensorShape(None if shape.rank is None else [rows, *shape[1:]])
 
 
 class EagerNaming(handles.Naming):
@@ -88,42 +120,39 @@ def graph_label(node: str) -> str:
 
 
 def differentiable(
-    function: Callable[..., Any], gradient: Callable[..., Any], tensors: Sequence[tf.Tensor]
+    operation: Operation,
+    tensors: Sequence[tf.Tensor],
+    name: str | None,
+    process_set: ProcessSet,
+    ignore_name_scope: bool = False,
 ) -> list[tf.Tensor]:
-    """function(*tensors), a list of tensors, with a gradient: gradient(inputs, outputs, *gradients of the outputs)."""
+    """The results of an operation on any number of tensors; see `run`."""
+    if not tensors:
+        return []
     if not any(tensor.dtype.is_floating or tensor.dtype.is_complex for tensor in tensors) or (
         tf.executing_eagerly() and not could_be_recorded()
     ):
-        return list(function(*tensors))
+        return run(operation, tensors, name, process_set, ignore_name_scope)
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def recorded(*inputs: tf.Tensor) -> Any:
-        outputs = function(*inputs)
-        return outputs, lambda *gradients: gradient(inputs, outputs, *gradients)
+        outputs = run(operation, inputs, name, process_set, ignore_name_scope)
+        return outputs, lambda *gradients: operation.gradient(_Calls, process_set, inputs, outputs, gradients)
 
     results = recorded(*tensors)
     return list(results) if isinstance(results, (list, tuple)) else [results]
 
 
-def reduced(
-    tensors: Sequence[tf.Tensor],
-    name: str | None,
-    op: int,
-    prescale: float,
-    postscale: float,
-    ignore_name_scope: bool,
-    process_set: ProcessSet,
-) -> list[tf.Tensor]:
-    """allreduce of dense tensors; the gradients of other collectives use it too."""
-    arguments.factor(prescale, "prescale_factor"), arguments.factor(postscale, "postscale_factor")
-    if op != arguments.Adasum:
-        arguments.operator_name(op)
-    make = functools.partial(Allreduce, op=op, prescale=prescale, postscale=postscale)
+class _Calls:
+    """In whose terms gradients are defined."""
 
-    def function(*inputs: tf.Tensor) -> list[tf.Tensor]:
-        return run("allreduce", make, inputs, name, process_set, ignore_name_scope=ignore_name_scope)
+    @staticmethod
+    def run(operation: Operation, tensors: Sequence[tf.Tensor], process_set: ProcessSet) -> list[tf.Tensor]:
+        return differentiable(operation, tensors, None, process_set)
 
-    def gradient(inputs: Any, outputs: Any, *gradients: tf.Tensor) -> list[tf.Tensor]:
-        return reduced(gradients, None, op, prescale, postscale, False, process_set)
-
-    return differentiable(function, gradient, tensors)
+    @staticmethod
+    def own_rows(joined: tf.Tensor, like: tf.Tensor, process_set: ProcessSet) -> tf.Tensor:
+        rows = tf.ones(1, tf.int32) if like.shape.rank == 0 else tf.shape(like)[:1]
+        (counts,) = run(Allgather(), [rows], None, process_set)
+        start = tf.reduce_sum(counts[: process_set.rank()])
+        return tf.reshape(joined[start : start + rows[0]], tf.shape(like))

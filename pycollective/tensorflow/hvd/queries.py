@@ -8,9 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from pycollective.hvd import basics, graph_operations, interface
+from pycollective.hvd import basics, interface
 from pycollective.hvd.graph_call import GraphCall
 from pycollective.hvd.horovod_basics import HorovodBasics
+from pycollective.hvd.operations import Barrier, Join
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.tensorflow import graph_calls
 from pycollective.tensorflow.hvd import calls
@@ -19,7 +20,6 @@ from pycollective.tensorflow.util import unconverted
 
 HOROVOD_PROCESS_SET_ERROR_INIT, HOROVOD_PROCESS_SET_ERROR_UNKNOWN_SET = -1, -2
 """Results of process_set_included_op where it cannot tell."""
-_SCALAR = tf.TensorShape([])
 
 
 def _number(query: Callable[[], int], node: str, name: str | None) -> tf.Tensor:
@@ -31,7 +31,7 @@ def _number(query: Callable[[], int], node: str, name: str | None) -> tf.Tensor:
         call.output(0, ())[...] = query()
         call.done(None)
 
-    return graph_calls.call(start, [], [tf.int32], [_SCALAR], name=name or node)[0]
+    return graph_calls.call(start, [], [tf.int32], [tf.TensorShape([])], name=name or node)[0]
 
 
 @unconverted
@@ -84,11 +84,11 @@ def join() -> tf.Tensor:
             return tf.constant(interface.join(), tf.int32)
         except Exception as error:
             raise_translated(error)
-    return calls.run("join", graph_operations.Join, [], None, global_process_set, [tf.int32], [_SCALAR])[0]
+    return calls.run(Join(), [], None, global_process_set)[0]
 
 
 @unconverted
 def barrier(process_set: ProcessSet = global_process_set, name: str | None = None) -> Any:
     """Completes once all ranks have called; in a v1 graph, returns the operation to run or to depend on."""
-    results = calls.run("barrier", graph_operations.Barrier, [], name, process_set, [tf.int32], [_SCALAR])
+    results = calls.run(Barrier(), [], name, process_set)
     return None if tf.compat.v1.executing_eagerly_outside_functions() else results[0].op

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from pycollective import checks
-from pycollective.hvd import graph_operations
-from pycollective.hvd.arguments import Average, Sum, compressor, factor
+from pycollective.hvd.arguments import Average, Sum, compressor
+from pycollective.hvd.operations import ReduceScatter
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.tensorflow.compression import Compression
 from pycollective.tensorflow.hvd import calls
-from pycollective.tensorflow.hvd.data_movement import allgather
 from pycollective.tensorflow.hvd.tensors import as_tensor, several
 from pycollective.tensorflow.util import unconverted
-
-
-def _my_shape(shape: tf.TensorShape, process_set: ProcessSet) -> tf.TensorShape:
-    if shape.rank is None or shape[0] is None:
-        return shape
-    quotient, rest = divmod(shape[0], process_set.size() or 1)
-    return tf.TensorShape([quotient + ((process_set.rank() or 0) < rest), *shape[1:]])
 
 
 @unconverted
@@ -37,26 +27,11 @@ def _grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[tf.Tensor]:
     """grouped_reducescatter, by default of the sums."""
-    op = checks.integer(op, "op")
-    prescale, postscale = factor(prescale_factor, "prescale_factor"), factor(postscale_factor, "postscale_factor")
-    if op not in (Average, Sum):
-        raise NotImplementedError(f"reducescatter takes op=Average and op=Sum, not {op!r}")
     inputs = list(map(as_tensor, tensors))
-    if any(tensor.shape.rank == 0 for tensor in inputs):
+    if any(tensor.shape.rank == 0 for tensor in inputs):  # now, not when a graph runs
         raise ValueError("reducescatter needs a tensor with an axis to cut")
-    make = functools.partial(graph_operations.ReduceScatter, op=op, prescale=prescale, postscale=postscale)
-
-    def function(*given: tf.Tensor) -> list[tf.Tensor]:
-        shapes = [_my_shape(tensor.shape, process_set) for tensor in given]
-        return calls.run(
-            "reducescatter", make, given, name, process_set, shapes=shapes, ignore_name_scope=ignore_name_scope
-        )
-
-    def gradient(given: Any, outputs: Any, *gradients: tf.Tensor) -> list[tf.Tensor]:
-        scale = prescale * postscale * (process_set.size() or 1 if op == Sum else 1)
-        return [allgather(gradient * tf.cast(scale, gradient.dtype), process_set=process_set) for gradient in gradients]
-
-    return calls.differentiable(function, gradient, inputs) if inputs else []
+    operation = ReduceScatter(op, prescale_factor, postscale_factor)
+    return calls.differentiable(operation, inputs, name, process_set, ignore_name_scope)
 
 
 @unconverted

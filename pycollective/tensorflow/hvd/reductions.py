@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from pycollective.hvd import arguments, handles, operations, result_memory
 from pycollective.hvd.arguments import Average, Sum, compressor, get_average_backwards_compatibility_fun
+from pycollective.hvd.operations import Allreduce
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.tensorflow.compression import Compression
 from pycollective.tensorflow.hvd import calls
@@ -48,9 +49,8 @@ def _allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
     """allreduce of a dense tensor, by default its sum."""
-    return calls.reduced(
-        [as_tensor(tensor)], name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set
-    )[0]  # fmt: skip
+    operation = Allreduce(op, prescale_factor, postscale_factor)
+    return calls.differentiable(operation, [as_tensor(tensor)], name, process_set, ignore_name_scope)[0]
 
 
 @unconverted
@@ -64,8 +64,8 @@ def _grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
     """grouped_allreduce of dense tensors, by default their sums."""
-    inputs = list(map(as_tensor, tensors))
-    return calls.reduced(inputs, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set)
+    operation = Allreduce(op, prescale_factor, postscale_factor)
+    return calls.differentiable(operation, list(map(as_tensor, tensors)), name, process_set, ignore_name_scope)
 
 
 @unconverted
@@ -132,7 +132,8 @@ def grouped_allreduce(
     dense = [i for i, tensor in enumerate(tensors) if not isinstance(tensor, tf.IndexedSlices)]
     if dense:
         small, contexts = zip(*(compression.compress(as_tensor(tensors[i])) for i in dense), strict=True)
-        reduced = calls.reduced(small, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set)
+        operation = Allreduce(op, prescale_factor, postscale_factor)
+        reduced = calls.differentiable(operation, small, name, process_set, ignore_name_scope)
         for i, tensor, context in zip(dense, reduced, contexts, strict=True):
             results[i] = compression.decompress(tensor, context)
     return results

@@ -9,8 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from pycollective import checks
+from pycollective.hvd.operations import Broadcast
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
-from pycollective.tensorflow.hvd.data_movement import grouped_broadcast
+from pycollective.tensorflow.hvd import calls
 from pycollective.tensorflow.util import unconverted
 
 
@@ -37,7 +38,8 @@ def broadcast_(
     In a v1 graph, running the values does it.
     """
     variables = checks.items(variables, "variables", "tf.Variables")
-    received = grouped_broadcast(list(map(_value, variables)), root_rank, name, process_set)
+    values = list(map(_value, variables))
+    received = calls.run(Broadcast(root_rank), values, name, process_set) if values else []
     assigned = [variable.assign(value) for variable, value in zip(variables, received, strict=True)]
     if tf.executing_eagerly():
         return received

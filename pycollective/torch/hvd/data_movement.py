@@ -5,31 +5,19 @@ See mpi_ops for the arguments.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from pycollective import checks
-from pycollective.engine import Item
-from pycollective.hvd import basics, handles, operations
+from pycollective.hvd import handles
 from pycollective.hvd.arguments import Average, Sum
+from pycollective.hvd.operations import Allgather, Alltoall, Broadcast
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
-from pycollective.torch.hvd.reductions import Allreduce
-from pycollective.torch.hvd.tensors import Tensors, changeable, empty_like, sendable, several
-
-# -- allgather -----------------------------------------------------------------------------------------------------
-
-
-def _allgathers(tensors: Tensors, name: str | None, process_set: ProcessSet, complete: bool = True) -> list[Item]:
-    """`complete`: fail if a rank has joined."""
-    with handles.Naming("allgather", name, process_set) as base:
-        items = []
-        for number, tensor in enumerate(tensors):
-            label = base if len(tensors) == 1 else f"{base}.{number}"
-            x = sendable(tensor)
-            items.append(Item("allgather", label, x if x.dim() else x.reshape(1), complete=complete))
-        return items
+from pycollective.torch.hvd import calls
+from pycollective.torch.hvd.tensors import Tensors, several
 
 
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
@@ -38,50 +26,28 @@ def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: 
     Raises (synchronize):
         HorovodInternalError: a rank has called hvd.join().
     """
-    return handles.start(_allgathers([tensor], name, process_set), process_set)
-
-
-class Allgather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor) -> Any:
-        joined = handles.run(_allgathers(tensors, name, process_set), process_set, list)
-        ctx.process_set = process_set
-        ctx.shapes = [tensor.shape for tensor in tensors]
-        return tuple(joined)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        """The mean of the ranks' gradients for this rank's rows, as Horovod defines it."""
-        mine = []
-        for gradient, shape in zip(gradients, ctx.shapes, strict=True):
-            rows = shape[0] if shape else 1
-            counts = handles.run(_allgathers([torch.tensor([rows])], None, ctx.process_set), ctx.process_set)
-            start = int(counts[: ctx.process_set.rank()].sum())
-            averaged = Allreduce.apply(gradient, None, Average, 1.0, 1.0, ctx.process_set)
-            mine.append(averaged[start : start + rows].reshape(shape))
-        return (None, None, *mine)
+    return calls.start(Allgather(), [tensor], name, process_set)
 
 
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """All ranks' tensors concatenated along the first axis, in rank order. Its gradient is averaged over the ranks."""
-    (joined,) = Allgather.apply(name, process_set, tensor)
-    return joined
+    return calls.differentiable(Allgather(), [tensor], name, process_set)[0]
 
 
 def grouped_allgather_async(
     tensors: Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """allgather_async of several tensors; the result is a list."""
-    return handles.start(_allgathers(several(tensors), name, process_set), process_set, list)
+    return calls.start(Allgather(), several(tensors), name, process_set, finish=list)
 
 
 def grouped_allgather(
     tensors: Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
     """allgather of several tensors."""
-    return list(Allgather.apply(name, process_set, *several(tensors)))
+    return list(calls.differentiable(Allgather(), several(tensors), name, process_set))
 
 
 def sparse_allreduce_async(
@@ -100,8 +66,7 @@ def sparse_allreduce_async(
     base = handles.unnamed("sparse_allreduce", process_set) if name is None else checks.text(name, "name")
     parts = (("indices", tensor.indices().t().contiguous()), ("values", tensor.values()))
     indices, values = (
-        handles.start(_allgathers([part], f"{base}.{label}", process_set, complete=False), process_set)
-        for label, part in parts
+        calls.start(Allgather(complete=False), [part], f"{base}.{label}", process_set) for label, part in parts
     )
 
     def finish() -> torch.Tensor:
@@ -113,74 +78,39 @@ def sparse_allreduce_async(
     return finish
 
 
-# -- broadcast -----------------------------------------------------------------------------------------------------
-
-
-def _broadcasts(
-    tensor: torch.Tensor, in_place: bool, root_rank: int, name: str | None, process_set: ProcessSet
-) -> list[Item]:
-    with handles.Naming("broadcast", name, process_set) as label:
-        x = changeable(tensor) if in_place else sendable(tensor)
-        return [operations.broadcast(x, x if in_place else empty_like(tensor), root_rank, label, process_set)]
-
-
 def broadcast_async(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start to broadcast the root's tensor to all ranks; the result is a new tensor."""
-    return handles.start(_broadcasts(tensor, False, root_rank, name, process_set), process_set)
+    return calls.start(Broadcast(root_rank), [tensor], name, process_set)
 
 
 def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start to overwrite all ranks' tensors with the root's."""
-    return handles.start(_broadcasts(tensor, True, root_rank, name, process_set), process_set, lambda _: tensor)
-
-
-class _Broadcast(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet) -> Any:
-        ctx.arguments = root_rank, process_set
-        return handles.run(_broadcasts(tensor, False, root_rank, name, process_set), process_set)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        """The mean of the gradients at the root, zeros elsewhere, as Horovod defines it."""
-        root_rank, process_set = ctx.arguments
-        averaged = Allreduce.apply(gradients[0], None, Average, 1.0, 1.0, process_set)
-        return averaged if basics.rank() == root_rank else averaged * 0, None, None, None
+    return calls.start(Broadcast(root_rank), [tensor], name, process_set, in_place=True)
 
 
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """A new tensor with the root's values. Differentiable with respect to the root's tensor."""
-    return _Broadcast.apply(tensor, root_rank, name, process_set)
+    return calls.differentiable(Broadcast(root_rank), [tensor], name, process_set)[0]
 
 
 def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """Overwrite all ranks' tensors with the root's; returns the tensor."""
-    handles.run(_broadcasts(tensor, True, root_rank, name, process_set), process_set)
+    calls.run(Broadcast(root_rank), [tensor], name, process_set, in_place=True)
     return tensor
 
 
-# -- alltoall ------------------------------------------------------------------------------------------------------
-
-
-def _alltoall(tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet) -> list[Item]:
-    with handles.Naming("alltoall", name, process_set) as label:
-        if isinstance(splits, torch.Tensor) and (splits.is_floating_point() or splits.is_complex()):
-            raise ValueError(f"splits must be an integer tensor, not one of {splits.dtype}")  # Horovod's class for it
-        parts = None if splits is None else checks.integers(splits, "splits", 0)
-        return [Item("alltoall", label, sendable(tensor), splits=parts)]
-
-
-def _counts(rows: Any, splits: Any) -> torch.Tensor:
-    """Rows received from each rank, in the dtype of the splits."""
-    return torch.tensor(rows, dtype=splits.dtype if isinstance(splits, torch.Tensor) else torch.int32)
+def _with_counts(results: Sequence[torch.Tensor], splits: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows, and how many came from each rank, in the dtype of the splits."""
+    received, counts = results
+    return received, counts.to(splits.dtype if isinstance(splits, torch.Tensor) else torch.int32)
 
 
 def alltoall_async(
@@ -194,27 +124,8 @@ def alltoall_async(
     Args:
         splits: rows for each rank, a sequence or an integer tensor; None: the same number for all.
     """
-
-    def finish(results: list[Any]) -> Any:
-        received, rows = results[0]
-        return received, _counts(rows, splits)
-
-    return handles.start(_alltoall(tensor, splits, name, process_set), process_set, finish)
-
-
-class _Alltoall(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet) -> Any:
-        output, ctx.rows = handles.run(_alltoall(tensor, splits, name, process_set), process_set)
-        ctx.process_set = process_set
-        received = _counts(ctx.rows, splits)
-        ctx.mark_non_differentiable(received)
-        return output, received
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        back, _ = _Alltoall.apply(gradients[0], ctx.rows, None, ctx.process_set)
-        return back, None, None, None
+    operation = Alltoall(splits, np.int64)
+    return calls.start(operation, [tensor], name, process_set, finish=lambda results: _with_counts(results, splits))
 
 
 def alltoall(
@@ -224,5 +135,5 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Rows from every rank, and with `splits` also how many from each; see alltoall_async. Differentiable."""
-    output, received = _Alltoall.apply(tensor, splits, name, process_set)
-    return output if splits is None else (output, received)
+    results = calls.differentiable(Alltoall(splits, np.int64), [tensor], name, process_set)
+    return results[0] if splits is None else _with_counts(results, splits)

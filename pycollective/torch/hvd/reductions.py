@@ -1,4 +1,4 @@
-"""allreduce in all its forms: single and grouped, in place and out of place. See mpi_ops for the arguments."""
+"""allreduce and reducescatter in all their forms. See mpi_ops for the arguments."""
 
 from __future__ import annotations
 
@@ -7,34 +7,25 @@ from typing import Any
 
 import torch
 
-from pycollective.engine import Item
-from pycollective.hvd import arguments, handles, operations
-from pycollective.hvd.arguments import (
-    compressor,
-    get_average_backwards_compatibility_fun,
-)
+from pycollective.hvd import arguments
+from pycollective.hvd.arguments import Average, compressor, get_average_backwards_compatibility_fun
+from pycollective.hvd.operations import Allreduce, Operation, ReduceScatter
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
-from pycollective.hvd.result_memory import LEAST_BYTES
 from pycollective.torch.compression import Compression
-from pycollective.torch.hvd.tensors import Tensors, changeable, empty_like, sendable, several
+from pycollective.torch.hvd import calls
+from pycollective.torch.hvd.tensors import Tensors, several
 
 _operator = get_average_backwards_compatibility_fun(arguments)
 
 
-def _allreduces(
-    tensors: Tensors, in_place: bool, name: str | None, op: int, prescale: float, postscale: float,
-    process_set: ProcessSet,
-) -> list[Item]:  # fmt: skip
-    """Items of a group; the name of a single one is not numbered."""
-    with handles.Naming("allreduce", name, process_set) as base:
-        if len(tensors) == 1:
-            x = changeable(tensors[0]) if in_place else sendable(tensors[0])
-            out = x if in_place else empty_like(tensors[0])
-            return [operations.reduction(x, out, base, op, prescale, postscale)]
-        inputs = list(map(changeable if in_place else sendable, tensors))
-        outputs = inputs if in_place else map(empty_like, tensors)
-        labels = [f"{base}.{number}" for number in range(len(inputs))]
-        return operations.reductions(zip(inputs, outputs, labels, strict=True), op, prescale, postscale)
+def _compressed(
+    operation: Operation, tensors: Tensors, name: str | None, compression: Any, process_set: ProcessSet
+) -> Sequence[torch.Tensor]:
+    if compression is Compression.none:
+        return calls.differentiable(operation, tensors, name, process_set)
+    pairs = list(map(compressor(compression).compress, tensors))
+    reduced = calls.differentiable(operation, [small for small, _ in pairs], name, process_set)
+    return [compression.decompress(x, context) for x, (_, context) in zip(reduced, pairs, strict=True)]
 
 
 def allreduce_async(
@@ -47,8 +38,8 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start a reduction over all ranks; `synchronize` of the handle returns a new tensor."""
-    items = _allreduces([tensor], False, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
-    return handles.start(items, process_set)
+    operation = Allreduce(_operator(op, average), prescale_factor, postscale_factor)
+    return calls.start(operation, [tensor], name, process_set)
 
 
 def allreduce_async_(
@@ -61,35 +52,8 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an in-place reduction over all ranks."""
-    items = _allreduces([tensor], True, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
-    return handles.start(items, process_set, lambda _: tensor)
-
-
-def _is_recorded(tensors: Tensors) -> bool:
-    """Return whether autograd records what is done with them: only then the call has to be one of its functions."""
-    return torch.is_grad_enabled() and any(getattr(tensor, "requires_grad", True) for tensor in tensors)
-
-
-def _reduced(
-    tensor: torch.Tensor, name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet
-) -> Any:
-    results = handles.run_group(name, [tensor], op, prescale, postscale, process_set, empty_like, LEAST_BYTES)
-    if results is not None:
-        return results[0]
-    return handles.run(_allreduces([tensor], False, name, op, prescale, postscale, process_set), process_set)
-
-
-class Allreduce(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, name: str | None, op: int, prescale: float, postscale: float,
-                process_set: ProcessSet) -> Any:  # fmt: skip
-        ctx.arguments = op, prescale, postscale, process_set
-        return _reduced(tensor, name, op, prescale, postscale, process_set)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        op, prescale, postscale, process_set = ctx.arguments
-        return Allreduce.apply(gradients[0], None, op, prescale, postscale, process_set), None, None, None, None, None
+    operation = Allreduce(_operator(op, average), prescale_factor, postscale_factor)
+    return calls.start(operation, [tensor], name, process_set, in_place=True)
 
 
 def allreduce(
@@ -103,10 +67,8 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """A new tensor: the reduction over all ranks. Its gradient is the same reduction of the gradients."""
-    small, context = compressor(compression).compress(tensor)
-    function = Allreduce.apply if _is_recorded([small]) else _reduced
-    reduced = function(small, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
-    return compression.decompress(reduced, context)
+    operation = Allreduce(_operator(op, average), prescale_factor, postscale_factor)
+    return _compressed(operation, [tensor], name, compression, process_set)[0]
 
 
 def allreduce_(
@@ -119,11 +81,8 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduce a tensor in place over all ranks; returns it."""
-    operator = _operator(op, average)
-    results = handles.run_group(name, [tensor], operator, prescale_factor, postscale_factor, process_set, None)
-    if results is None:
-        items = _allreduces([tensor], True, name, operator, prescale_factor, postscale_factor, process_set)
-        handles.run(items, process_set)
+    operation = Allreduce(_operator(op, average), prescale_factor, postscale_factor)
+    calls.run(operation, [tensor], name, process_set, in_place=True)
     return tensor
 
 
@@ -137,9 +96,8 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """allreduce_async of several tensors, which are reduced together; the result is a list."""
-    tensors = several(tensors)
-    items = _allreduces(tensors, False, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
-    return handles.start(items, process_set, list)
+    operation = Allreduce(_operator(op, average), prescale_factor, postscale_factor)
+    return calls.start(operation, several(tensors), name, process_set, finish=list)
 
 
 def grouped_allreduce_async_(
@@ -152,33 +110,8 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """allreduce_async_ of several tensors, which are reduced together."""
-    tensors = several(tensors)
-    items = _allreduces(tensors, True, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
-    return handles.start(items, process_set, lambda _: list(tensors))
-
-
-def _all_reduced(
-    name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet, *tensors: torch.Tensor
-) -> tuple[torch.Tensor, ...]:
-    results = handles.run_group(name, tensors, op, prescale, postscale, process_set, empty_like, LEAST_BYTES)
-    if results is not None:
-        return tuple(results)
-    items = _allreduces(tensors, False, name, op, prescale, postscale, process_set)
-    return tuple(handles.run(items, process_set, list))
-
-
-class GroupedAllreduce(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet,
-                *tensors: torch.Tensor) -> Any:  # fmt: skip
-        ctx.arguments = op, prescale, postscale, process_set
-        return _all_reduced(name, op, prescale, postscale, process_set, *tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        op, prescale, postscale, process_set = ctx.arguments
-        reduced = GroupedAllreduce.apply(None, op, prescale, postscale, process_set, *gradients)
-        return (None, None, None, None, None, *reduced)
+    operation = Allreduce(_operator(op, average), prescale_factor, postscale_factor)
+    return calls.start(operation, several(tensors), name, process_set, in_place=True, finish=list)
 
 
 def grouped_allreduce(
@@ -192,17 +125,8 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """New tensors: the reductions over all ranks. Differentiable, like allreduce."""
-    tensors = several(tensors)
-    none = compression is Compression.none  # it changes nothing
-    small: Sequence[Any] = tensors
-    contexts: Sequence[Any] = ()
-    if not none and tensors:
-        small, contexts = zip(*map(compressor(compression).compress, tensors), strict=True)
-    function: Any = GroupedAllreduce.apply if _is_recorded(small) else _all_reduced
-    reduced = function(name, _operator(op, average), prescale_factor, postscale_factor, process_set, *small)
-    if none:
-        return list(reduced)
-    return [compression.decompress(tensor, context) for tensor, context in zip(reduced, contexts, strict=True)]
+    operation = Allreduce(_operator(op, average), prescale_factor, postscale_factor)
+    return list(_compressed(operation, several(tensors), name, compression, process_set))
 
 
 def grouped_allreduce_(
@@ -215,9 +139,60 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Reduce tensors in place over all ranks; returns them."""
-    tensors, operator = several(tensors), _operator(op, average)
-    results = handles.run_group(name, tensors, operator, prescale_factor, postscale_factor, process_set, None)
-    if results is None:
-        items = _allreduces(tensors, True, name, operator, prescale_factor, postscale_factor, process_set)
-        handles.run(items, process_set, list)
+    tensors = several(tensors)
+    operation = Allreduce(_operator(op, average), prescale_factor, postscale_factor)
+    calls.run(operation, tensors, name, process_set, in_place=True)
     return list(tensors)
+
+
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Start a reduction of which each rank gets its rows; the first ranks get one more if they do not divide evenly."""
+    return calls.start(ReduceScatter(op, prescale_factor, postscale_factor), [tensor], name, process_set)
+
+
+def grouped_reducescatter_async(
+    tensors: Tensors,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """reducescatter_async of several tensors; the result is a list."""
+    operation = ReduceScatter(op, prescale_factor, postscale_factor)
+    return calls.start(operation, several(tensors), name, process_set, finish=list)
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """This rank's rows of the reduction over all ranks. Differentiable."""
+    operation = ReduceScatter(op, prescale_factor, postscale_factor)
+    return _compressed(operation, [tensor], name, compression, process_set)[0]
+
+
+def grouped_reducescatter(
+    tensors: Tensors,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[torch.Tensor]:
+    """reducescatter of several tensors."""
+    operation = ReduceScatter(op, prescale_factor, postscale_factor)
+    return list(_compressed(operation, several(tensors), name, compression, process_set))
