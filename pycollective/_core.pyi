@@ -182,7 +182,7 @@ class UcxWorker:
         """
         With another rank. address: of its worker. sends, expects: the secrets at the beginning of each message, 16 bytes. The three come from that rank, over an authenticated connection; UCX trusts the address.
         """
-    def meet(self, seconds: typing.SupportsFloat | typing.SupportsIndex) -> list[int]:
+    def synchronize(self, seconds: typing.SupportsFloat | typing.SupportsIndex) -> list[int]:
         """
         Exchange messages with all connected ranks; returns those that have not answered after so many seconds.
         """
@@ -353,7 +353,7 @@ class Work:
         """
         Whether it has completed, successfully or not.
         """
-    def urge(self) -> None:
+    def flush(self) -> None:
         """
         Run it as soon as all ranks have submitted it, as if this thread waited for it.
         """

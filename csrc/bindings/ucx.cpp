@@ -46,7 +46,7 @@ void bind_ucx(py::module_& m) {
           py::arg("rank"), py::arg("address"), py::arg("sends"), py::arg("expects"),
           "With another rank. address: of its worker. sends, expects: the secrets at the beginning of each message, 16 "
           "bytes. The three come from that rank, over an authenticated connection; UCX trusts the address.")
-      .def("meet", &UcxWorker::meet, py::arg("seconds"), py::call_guard<py::gil_scoped_release>(),
+      .def("synchronize", &UcxWorker::synchronize, py::arg("seconds"), py::call_guard<py::gil_scoped_release>(),
            "Exchange messages with all connected ranks; returns those that have not answered after so many seconds.")
       .def("close", &UcxWorker::close, py::call_guard<py::gil_scoped_release>());
 }

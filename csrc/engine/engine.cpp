@@ -115,14 +115,14 @@ void Pending::renew(const char* input, char* output, int64_t place, std::shared_
 // -- driving ------------------------------------------------------------------------------------------------------
 
 // Once the engine is closing only close() gets it.
-bool Engine::take_wheel(bool to_close) {
+bool Engine::start_driving(bool to_close) {
   const std::lock_guard lock(mutex_);
   if (closing_ != to_close || std::exchange(driven_, true)) return false;
   driver_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   return true;
 }
 
-void Engine::leave_wheel() {
+void Engine::stop_driving() {
   bool more = false;
   {
     const std::lock_guard lock(mutex_);
@@ -139,19 +139,19 @@ void Engine::require_outside() const {
   if (driver_.load(std::memory_order_relaxed) == std::this_thread::get_id()) nested_call(team_->name());
 }
 
-bool Engine::wait(const std::shared_ptr<Pending>& operation, Clock::time_point limit, bool urging) {
+bool Engine::wait(const std::shared_ptr<Pending>& operation, Clock::time_point limit, bool flushing) {
   team_->require_own();  // a waiting thread may drive
   if (!operation->done()) require_outside();
   takeover_.wait(time_of(operation->submitted_));
   while (!operation->done()) {
     if (Clock::now() >= limit) return false;
-    if (take_wheel(false)) {
-      const int32_t wanted = urging ? operation->announcement_.slot : -1;
+    if (start_driving(false)) {
+      const int32_t wanted = flushing ? operation->announcement_.slot : -1;
       while (!operation->done() && turn(limit, wanted)) {
       }
-      leave_wheel();
+      stop_driving();
     } else {
-      if (urging && urge(*operation, limit)) urging = false;  // for the thread that drives
+      if (flushing && flush(*operation, limit)) flushing = false;  // for the thread that drives
       std::unique_lock lock(mutex_);
       ++waiters_;
       completed_.wait_until(lock, limit, [&] { return operation->done() || (!driven_ && !closing_); });
@@ -161,8 +161,8 @@ bool Engine::wait(const std::shared_ptr<Pending>& operation, Clock::time_point l
   return true;
 }
 
-bool Engine::urge(const Pending& operation, Clock::time_point limit) {
-  return operation.done() || board_->urge(operation.announcement_.slot, limit);
+bool Engine::flush(const Pending& operation, Clock::time_point limit) {
+  return operation.done() || board_->flush(operation.announcement_.slot, limit);
 }
 
 // Whether there are operations that nobody has begun to wait for.
@@ -192,14 +192,14 @@ void Engine::loop() {
       looked = Clock::now();
       inspect();
     }
-    if (!takes_over || !take_wheel(false)) continue;
+    if (!takes_over || !start_driving(false)) continue;
     const int64_t before = batches_.load();
     turn(Clock::now() + kInspectEvery, -1, false);
     if (batches_.load() != before) {
       const std::lock_guard lock(mutex_);
       takeover_.took_over();
     }
-    leave_wheel();
+    stop_driving();
   }
 }
 
@@ -412,7 +412,7 @@ void Engine::close() {
   }
   idle_.notify_all();
   board_->wake();
-  while (!take_wheel(true)) {  // the thread that has it leaves soon
+  while (!start_driving(true)) {  // the thread that has it leaves soon
     std::unique_lock lock(mutex_);
     ++waiters_;
     completed_.wait_for(lock, milliseconds(10));
@@ -423,7 +423,7 @@ void Engine::close() {
   driver_.store({}, std::memory_order_relaxed);
 }
 
-// The others depend on this rank for what all have submitted.  Keeps the wheel: no thread uses the team after this.
+// The others depend on this rank for what all have submitted.  Goes on driving: no thread uses the team after this.
 void Engine::drain() {
   const auto deadline = Clock::now() + std::chrono::duration<double>(environment().timeout);
   try {

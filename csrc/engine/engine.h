@@ -87,14 +87,14 @@ class Engine {
   // from a signal handler, a callback or a finalizer.
   void submit(const Pendings& operations, bool now);
   // Until it is done or the limit is reached; may run any operation meanwhile.  False: not done.
-  // `urging`: it is not held back for fusion, as after urge().
-  bool wait(const std::shared_ptr<Pending>& operation, Clock::time_point limit, bool urging = false);
+  // `flushing`: it is not held back for fusion, as after flush().
+  bool wait(const std::shared_ptr<Pending>& operation, Clock::time_point limit, bool flushing = false);
   // Arrays kept by ended operations, to be released by a thread that may.
   std::vector<std::shared_ptr<void>> take_spent();
   void loop();  // the engine's thread; returns after close()
   void close();  // operations in progress fail
 
-  bool urge(const Pending& operation, Clock::time_point limit = Board::kNoLimit);  // false: not by `limit`
+  bool flush(const Pending& operation, Clock::time_point limit = Board::kNoLimit);  // false: not by `limit`
   void require_outside() const;  // throws if the caller drives
   void set_programs(std::vector<std::pair<int64_t, int32_t>> programs);
   Board& board() { return *board_; }
@@ -106,8 +106,8 @@ class Engine {
   static std::atomic<uint32_t> reports_wanted;  // incremented by a signal handler
 
  private:
-  bool take_wheel(bool to_close);
-  void leave_wheel();
+  bool start_driving(bool to_close);
+  void stop_driving();
   bool announce(const Pendings& operations, bool now);
   void take_names(const Pendings& operations);
   void drop_names(std::span<const std::shared_ptr<Pending>> operations);

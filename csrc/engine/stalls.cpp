@@ -30,9 +30,9 @@ void Engine::inspect() {
     give_report();
     watch_stalls();
   } catch (const CommunicatorFault& fault) {
-    if (!take_wheel(false)) return;  // a thread that drives may be writing to the arrays; it meets the fault itself
+    if (!start_driving(false)) return;  // a thread that drives may be writing to the arrays; it meets the fault itself
     fail(fault);
-    leave_wheel();
+    stop_driving();
   }
 }
 

@@ -30,7 +30,7 @@ struct Fingerprint {
   Collective collective;
   Operator op;
   Dtype dtype;
-  uint8_t placement;  // Placement bits; ranks may differ, see Team::greet
+  uint8_t placement;  // Placement bits; ranks may differ, see Team::handshake
   char topology[96];  // name and parameters
   char operation[32];  // the operator's name
   char note[48];  // other required agreement: the purpose of an internal call, the shape of a row

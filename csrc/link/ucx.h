@@ -115,7 +115,7 @@ class UcxWorker {
   void connect(int32_t rank, const std::string& address, const UcxSecret& sends, const UcxSecret& expects);
   // Exchanges messages with all, twice: afterwards no rank needs another's progress to send.  For a limited time; the
   // ranks that have not answered.
-  std::vector<int32_t> meet(double seconds);
+  std::vector<int32_t> synchronize(double seconds);
   // Shares the worker.
   static std::shared_ptr<Link> link(const std::shared_ptr<UcxWorker>& worker, int32_t rank);
   // Closes all links at once, without waiting for peers: afterwards nothing is read from or written to their memory.
@@ -134,7 +134,7 @@ class UcxWorker {
     Greeting greeting;
   };
   bool progress();
-  std::vector<int32_t> greet();
+  std::vector<int32_t> exchange_greetings();
 
   std::shared_ptr<const ucx::Devices> devices_;
   const ucx::Library& ucx_;

@@ -69,8 +69,8 @@ char* UcxWorker::Greeting::place(const MessageHeader& header) {
   return header.kind == MessageKind::heartbeat && header.bytes == 0 ? &nothing : nullptr;
 }
 
-// One turn of `meet`.
-std::vector<int32_t> UcxWorker::greet() {
+// One turn of `synchronize`.
+std::vector<int32_t> UcxWorker::exchange_greetings() {
   std::vector<int32_t> missing;
   for (auto& [rank, peer] : peers_) {
     peer.link->progress(peer.greeting);
@@ -90,10 +90,10 @@ std::vector<int32_t> UcxWorker::greet() {
   return missing;
 }
 
-std::vector<int32_t> UcxWorker::meet(double seconds) {
+std::vector<int32_t> UcxWorker::synchronize(double seconds) {
   const auto end = steady_clock::now() + std::chrono::duration<double>(seconds);
   for (;;) {
-    auto missing = greet();
+    auto missing = exchange_greetings();
     if (missing.empty() || steady_clock::now() >= end) return missing;
     std::this_thread::sleep_for(kMeetingPause);
   }

@@ -85,7 +85,7 @@ class Work(Protocol):
         """
         ...
 
-    def urge(self) -> None:
+    def flush(self) -> None:
         """Run it as soon as all ranks have submitted it, as if this thread waited for it."""
         ...
 

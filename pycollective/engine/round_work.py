@@ -49,7 +49,7 @@ class RoundWork:
             self.on_wait()
         return self.result
 
-    def urge(self) -> None:
+    def flush(self) -> None:
         """Does nothing: between hosts an operation runs when its round is due, even if a thread waits for it."""
 
     def when_done(self, callback: Callable[[], None]) -> None:

@@ -268,7 +268,7 @@ class Rounds:
     def _break(self, error: Error) -> None:
         """Handle an error after which neither this rank nor the others can continue."""
         self._comm.backend.fail(error)
-        self._channel.tell(error)
+        self._channel.send_error(error)
         self._fail(error)
 
     def _fail(self, error: Error) -> None:

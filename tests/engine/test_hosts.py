@@ -48,7 +48,7 @@ if me == 0:  # the other ranks do not submit it before the barrier
         assert "'late' has not completed yet" in str(error), error
     else:
         raise AssertionError("it cannot have completed")
-    late.urge()
+    late.flush()
     assert not late.done()
     late.when_done(lambda: called.append("first"))
     late.when_done(lambda: 1 / 0)  # logged; the callbacks after it are called all the same

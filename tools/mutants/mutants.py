@@ -60,7 +60,7 @@ MUTANTS = (
     ),
     Mutant(
         "the ranks' calls are not compared", "csrc/executor/cpu/group.h",
-        "return reached({peer, target}) && (team_.met_[peer] == op_.sequence || team_.meet(op_, peer));",
+        "return reached({peer, target}) && (team_.checked_[peer] == op_.sequence || team_.check_call(op_, peer));",
         "return reached({peer, target});", MISMATCHES,
     ),
     Mutant(

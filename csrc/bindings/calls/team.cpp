@@ -164,13 +164,13 @@ void bind_team(py::module_& m) {
       .def(
           "require_sound",
           [](const TeamCall& self) {
-            self.team()->listen();
+            self.team()->poll_hosts();
             self.team()->require_sound();
           },
           "Raise the fault that poisoned the communicator, if any.")
       .def_property_readonly("poisoned",
                              [](const TeamCall& self) {
-                               self.team()->listen();
+                               self.team()->poll_hosts();
                                return self.team()->poisoned();
                              })
       .def("report_lost", report(Fault::peer_lost), py::arg("rank"), py::arg("text"))
@@ -199,7 +199,7 @@ void bind_team(py::module_& m) {
       .def(
           "gone",
           [](const TeamCall& self, int32_t rank) {
-            self.team()->listen();
+            self.team()->poll_hosts();
             return self.team()->gone(rank_in(self, rank));
           },
           py::arg("rank"))

@@ -265,7 +265,7 @@ void bind_engine(py::module_& m) {
       .def("wait", &Work::wait, py::arg("timeout") = py::none(),
            "Block until it has completed, at most `timeout` seconds; returns the result, raises what the operation "
            "raised.")
-      .def("urge", &Work::urge, "Run it as soon as all ranks have submitted it, as if this thread waited for it.")
+      .def("flush", &Work::flush, "Run it as soon as all ranks have submitted it, as if this thread waited for it.")
       .def("when_done", &Work::when_done, py::arg("callback"),
            "Call `callback()` when it has completed: on the engine's thread, or immediately if it already has.");
   py::class_<PyEngine>(m, "Engine", "Named operations among the ranks of one host.")

@@ -16,7 +16,7 @@ using engine::Announcement;
 using engine::Pending;
 
 // Waits in short intervals, so that Ctrl-C is handled.
-void await(engine::Engine& engine, const std::shared_ptr<Pending>& pending, std::optional<double> timeout, bool urged) {
+void await(engine::Engine& engine, const std::shared_ptr<Pending>& pending, std::optional<double> timeout, bool flushed) {
   if (pending->done()) return;
   const auto start = Clock::now();
   auto end = Clock::time_point::max();
@@ -29,7 +29,7 @@ void await(engine::Engine& engine, const std::shared_ptr<Pending>& pending, std:
     {
       const Released released;
       const auto limit = std::min(end, Clock::now() + std::chrono::milliseconds(100));
-      through = engine.wait(pending, limit, !urged);
+      through = engine.wait(pending, limit, !flushed);
     }
     if (through) return;
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
@@ -61,9 +61,9 @@ void Work::when_done(py::object callback) {
 }
 
 // As a thread that waits does, for callers that cannot: operations are otherwise held back to be fused with later ones.
-void Work::urge() const {
+void Work::flush() const {
   const Released released;
-  engine_->urge(*pending, Clock::now() + std::chrono::milliseconds(100));
+  engine_->flush(*pending, Clock::now() + std::chrono::milliseconds(100));
 }
 
 // Each callback is called once: the first thread to get here takes them all.

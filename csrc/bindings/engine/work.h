@@ -29,7 +29,7 @@ class Work {
   bool done() const { return pending->done(); }
   py::object wait(std::optional<double> timeout) const;
   void when_done(py::object callback);
-  void urge() const;
+  void flush() const;
   void call_back();
 
   std::shared_ptr<engine::Pending> pending;
@@ -45,9 +45,9 @@ template <> inline constexpr bool is_bound<Work> = true;
 
 std::shared_ptr<Work> work_of(const std::shared_ptr<void>& kept);
 
-// Blocks, at most `timeout` seconds, until an operation has completed.  `urged`: it is not held back for fusion anyway.
+// Blocks, at most `timeout` seconds, until an operation has completed.  `flushed`: it is not held back for fusion anyway.
 void await(engine::Engine& engine, const std::shared_ptr<engine::Pending>& pending, std::optional<double> timeout,
-           bool urged);
+           bool flushed);
 
 // Hash of items that are submitted together.  Throws WrongType for a name that is not a str.
 uint64_t group_of(const std::vector<py::object>& items);

@@ -215,7 +215,7 @@ bool Board::leave(bool regardless, Limit limit) {
   return true;
 }
 
-bool Board::urge(int32_t index, Limit limit) {
+bool Board::flush(int32_t index, Limit limit) {
   {
     const Lock lock(*this, limit);
     if (!lock) return false;

@@ -63,7 +63,7 @@ class Board {
   // fetched the previous round.  `regardless` of the latter.
   bool leave(bool regardless = false, Limit limit = kNoLimit);
   // A caller waits for it: do not hold it back for fusion.  False: not by `limit`.
-  bool urge(int32_t slot, Limit limit = kNoLimit);
+  bool flush(int32_t slot, Limit limit = kNoLimit);
   // The next batch in order; empty: not cut yet.
   std::vector<Member> fetch(Limit limit = kNoLimit);
   // Cuts a batch if it is due; otherwise returns when one may be due (the far future: nothing is ready).

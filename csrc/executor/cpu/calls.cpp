@@ -15,7 +15,7 @@ bool Team::begin(Operation& op) {
     if (op.gather != nullptr) op.gather->run();  // before a peer may write to the output, of which x can be a view
   }
   if (!op.agreed) {
-    if ((op.negotiates || op.plan->windows()) && !greet(op)) return false;
+    if ((op.negotiates || op.plan->windows()) && !handshake(op)) return false;
     op.span.tiles = op.plan->tiles;
     const ScheduleView s = op.plan->schedule->view();
     op.span.slot = ScratchRing::align(position_, op.plan->slot_segments);
@@ -63,11 +63,11 @@ void Team::announce(const Operation& op) {
 }
 
 // Enters the call and waits until all have.  If a rank's placement differs from this rank's, all stage.
-bool Team::greet(Operation& op) {
+bool Team::handshake(Operation& op) {
   CpuGroup<SingleLane> group(*this, op);
   if (!op.cursor.entered) group.enter(op.span.base, true);
   op.cursor.entered = true;
-  if (spans_hosts_) return greet_hosts(op);
+  if (spans_hosts_) return handshake_across_hosts(op);
   const uint8_t placement = op.plan->fingerprint.placement;
   const bool may_fill = traits(op.plan->fingerprint.collective).single_buffer;
   bool same_placement = true, fills = false;
@@ -89,13 +89,13 @@ bool Team::greet(Operation& op) {
 
 // The same on several hosts.  The first rank of each, when all ranks there have entered, tells that of every other one
 // the placement of their arrays, and then its own host what all have agreed on, by entering the call a second time.
-bool Team::greet_hosts(Operation& op) {
+bool Team::handshake_across_hosts(Operation& op) {
   const int32_t first = here_.front();
   if (rank_ != first) {
     if (!CpuGroup<SingleLane>(*this, op).await(first, op.span.base + 1)) return false;
   } else {
     uint8_t agreed = 0;
-    if (!tell_placement(op) || !hear_placements(op, agreed)) return false;
+    if (!send_placement(op) || !receive_placements(op, agreed)) return false;
     // Every rank of this host has completed the call for which this was read before.
     control_.block(rank_).agreed.store(agreed, std::memory_order_relaxed);
   }
@@ -108,8 +108,8 @@ bool Team::greet_hosts(Operation& op) {
   return true;
 }
 
-bool Team::tell_placement(Operation& op) {
-  if (op.told) return true;
+bool Team::send_placement(Operation& op) {
+  if (op.placement_sent) return true;
   CpuGroup<SingleLane> group(*this, op);
   op.placement = op.plan->fingerprint.placement;
   for (const int32_t peer : here_) {
@@ -117,17 +117,17 @@ bool Team::tell_placement(Operation& op) {
     const Entry& entry = control_.block(peer).entry[op.sequence % kRing];
     if (entry.fingerprint.placement != op.placement) op.placement = kPlacementsDiffer;
   }
-  for (const int32_t peer : first_elsewhere_) remote(peer)->tell(op, op.digest, op.placement);
-  op.told = true;
+  for (const int32_t peer : first_elsewhere_) remote(peer)->send_placement(op, op.digest, op.placement);
+  op.placement_sent = true;
   return true;
 }
 
-bool Team::hear_placements(Operation& op, uint8_t& agreed) {
+bool Team::receive_placements(Operation& op, uint8_t& agreed) {
   CpuGroup<SingleLane> group(*this, op);
   agreed = op.placement;
   for (const int32_t peer : first_elsewhere_) {
-    if (!group.await_told(peer)) return false;
-    if (*remote(peer)->told(op.sequence) != agreed) agreed = kPlacementsDiffer;
+    if (!group.await_placement(peer)) return false;
+    if (*remote(peer)->placement(op.sequence) != agreed) agreed = kPlacementsDiffer;
   }
   return true;
 }
@@ -142,11 +142,11 @@ void Team::fill(Operation& op) {
 
 // Checks what a peer announced on entering, once per call and peer.  In no call does a subset of the
 // ranks check none of the other ranks, so this suffices: a rank that makes another call is detected in that call.
-bool Team::meet(const Operation& op, int32_t peer) {
+bool Team::check_call(const Operation& op, int32_t peer) {
   const RankBlock& theirs = control_.block(peer);
   const uint32_t at = op.sequence % kRing;
   if (theirs.latest.load(std::memory_order_relaxed) == op.digest) {
-    met_[peer] = op.sequence;
+    checked_[peer] = op.sequence;
     return true;
   }
   // A different digest is no mismatch if the peer is so far ahead that its entry holds a later call.
@@ -155,7 +155,7 @@ bool Team::meet(const Operation& op, int32_t peer) {
     report_mismatch(op, peer);
     return false;
   }
-  met_[peer] = op.sequence;
+  checked_[peer] = op.sequence;
   return true;
 }
 

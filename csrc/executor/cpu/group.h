@@ -36,14 +36,14 @@ class CpuGroup {
   }
 
   bool await(int32_t peer, uint64_t target) {
-    return reached({peer, target}) && (team_.met_[peer] == op_.sequence || team_.meet(op_, peer));
+    return reached({peer, target}) && (team_.checked_[peer] == op_.sequence || team_.check_call(op_, peer));
   }
 
-  // Has the peer, on another host, told the placement of its host's ranks?
-  bool await_told(int32_t peer) {
+  // Has the peer, on another host, sent the placement of its host's ranks?
+  bool await_placement(int32_t peer) {
     const Goal goal{peer, op_.sequence, false, nullptr, true};
-    const bool told = team_.arrived(goal) || team_.await_slow(op_, goal);
-    return told && (team_.met_[peer] == op_.sequence || team_.meet(op_, peer));
+    const bool arrived = team_.arrived(goal) || team_.await_slow(op_, goal);
+    return arrived && (team_.checked_[peer] == op_.sequence || team_.check_call(op_, peer));
   }
 
   uint32_t slot(const Span& span, int64_t tile) const {

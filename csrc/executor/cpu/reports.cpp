@@ -125,7 +125,7 @@ void Team::report_stale(const Operation& op, int32_t peer) {
 }
 
 void Team::report_lost(const Operation& op, int32_t peer, bool departed) {
-  if (!hear(op)) return;  // it ended after it had reported another loss
+  if (!poll_hosts(op)) return;  // it ended after it had reported another loss
   std::string how = "its process has ended";
   if (departed)
     how = failure_of(peer).empty() ? "it has freed the communicator, or its program has ended"

@@ -148,7 +148,7 @@ void Team::connect(const std::vector<Sockets>& others, const std::shared_ptr<Ucx
 
 void Team::allocate() {
   readers_.assign(size_t{ring_.segments()} * static_cast<size_t>(size_), 0);
-  met_.assign(size_, 0);
+  checked_.assign(size_, 0);
   peer_input_.assign(size_, nullptr);
   peer_output_.assign(size_, nullptr);
 }

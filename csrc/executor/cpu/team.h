@@ -57,14 +57,14 @@ struct Sockets {
 };
 
 // What a wait is for: that the peer's counter reaches the target or, if `sent`, that so many messages to it have been
-// taken by the link; or, with `staging`, that the tile `target` of this rank's own arrays is staged; or, with `told`,
-// that the peer has told the placement of its host's ranks in the call `target`.
+// taken by the link; or, with `staging`, that the tile `target` of this rank's own arrays is staged; or, with
+// `placement`, that the peer has sent that of its host's ranks in the call `target`.
 struct Goal {
   int32_t peer;
   uint64_t target;
   bool sent = false;
   Staging* staging = nullptr;
-  bool told = false;
+  bool placement = false;
 };
 
 // What a call does when it has to wait.
@@ -99,8 +99,8 @@ struct Operation {
   uint64_t digest;  // compared by peers: differs between any two calls, and between calls of different sequence
   Span span;
   bool negotiates = false;  // the communicator has windows: agree with the peers on the plan
-  uint8_t placement = 0;    // of the ranks of this host, when it has been told to other hosts
-  bool told = false;
+  uint8_t placement = 0;    // of the ranks of this host, when it has been sent to other hosts
+  bool placement_sent = false;
   bool begun = false;
   bool agreed = false;
   bool caller_waits = false;  // in a blocking call: nothing else in this thread needs its core
@@ -158,7 +158,7 @@ class alignas(64) Team {
   static std::string failure();
   std::string failure_of(int32_t rank) const;  // what ended the program of a rank that has departed; "": no error
   static int32_t blamed();  // the world rank that the newest error is due to, unless it is a mismatch; -1: none
-  void listen();                      // to ranks on other hosts, which calls do by themselves
+  void poll_hosts();                      // to ranks on other hosts, which calls do by themselves
   void interrupt(const std::string& where);  // a signal has interrupted this rank there: no rank can continue
   // This rank now waits for a member, here or in the engine: published to ranks that wait for this one.
   void note_wait(int32_t member, Clock::time_point now);
@@ -224,12 +224,12 @@ class alignas(64) Team {
   void connect_pair(const Team& parent, int32_t peer);
   void allocate();
   void announce(const Operation& op);
-  bool greet(Operation& op);
-  bool greet_hosts(Operation& op);
-  bool tell_placement(Operation& op);
-  bool hear_placements(Operation& op, uint8_t& agreed);
+  bool handshake(Operation& op);
+  bool handshake_across_hosts(Operation& op);
+  bool send_placement(Operation& op);
+  bool receive_placements(Operation& op, uint8_t& agreed);
   void fill(Operation& op);
-  bool meet(const Operation& op, int32_t peer);
+  bool check_call(const Operation& op, int32_t peer);
   bool read_locations(const Operation& op, int32_t peer);
   // The counter and what it is checked against are written together: the line is polled.
   void publish(const Operation& op, uint64_t value) {
@@ -246,7 +246,7 @@ class alignas(64) Team {
   void nap(const Goal& goal, std::chrono::milliseconds limit);
   bool flush(Operation& op);
   void report_staging(const Operation& op, Fault fault, const std::string& reason);
-  bool hear(const Operation& op);
+  bool poll_hosts(const Operation& op);
   bool look_at(const Operation& op, int32_t peer);
   bool compare_neighbours(const Operation& op);
   bool passes_large_messages(const Operation& op);
@@ -301,7 +301,7 @@ class alignas(64) Team {
   SharedWrites shared_writes_;
   uint32_t position_ = 0;  // in the ring, of the next tile
   std::vector<uint64_t> readers_;  // see readers_of()
-  std::vector<uint64_t> met_;  // sequence of the last call in which the peer's entry was checked
+  std::vector<uint64_t> checked_;  // sequence of the last call in which the peer's entry was checked
   std::shared_ptr<const Plan> announced_[kRing];  // plans whose fingerprint this rank's entry already holds
   std::vector<char*> peer_input_, peer_output_;
   char* peer_address(int32_t peer, Location at) const;

@@ -196,7 +196,7 @@ bool Team::await_slow(Operation& op, Goal goal) {
 }
 
 // Takes in what ranks on other hosts have reported.
-void Team::listen() {
+void Team::poll_hosts() {
   if (!links_) return;
   if (const auto abort = links_->receive()) control_.poison(members_[rank_], *abort);
   const auto& blocks = (is_pair_ ? parent_control_ : control_).blocks;
@@ -212,9 +212,9 @@ void Team::listen() {
 }
 
 // The same during a call; false: a fault.
-bool Team::hear(const Operation& op) {
+bool Team::poll_hosts(const Operation& op) {
   if (!links_) return true;
-  listen();
+  poll_hosts();
   if (control_.poisoned()) return false;
   for (int32_t r = 0; r < size_; ++r) {
     if (remote(r) == nullptr) continue;
@@ -240,7 +240,7 @@ bool Team::is_spared(Operation& op, const Goal& goal) {
   if (op.spared == Clock::time_point{}) op.spared = now;
   bool continues = now - std::max(op.spared, op.waiting_since) <= kMercy;
   if (continues && goal.staging == nullptr && (goal.sent || !arrived(goal))) {
-    listen();
+    poll_hosts();
     const bool left = home(members_[goal.peer]).presence.load(std::memory_order_acquire) == Presence::departed;
     continues = !(left || gone(members_[goal.peer])) || may_still_arrive(goal.peer);
     const RankBlock& theirs = control_.block(goal.peer);
@@ -264,7 +264,7 @@ bool Team::looks_sound(Operation& op, const Goal& goal) {
     // The peer may wait for this rank, in another call; on one host they would see each other's.
     if (Remote* const peer = remote(goal.peer); peer != nullptr && !is_pair_) peer->announce(op, op.digest);
   }
-  if (!hear(op) || !check_fingerprints(op) || !check_peers(op, goal)) return false;
+  if (!poll_hosts(op) || !check_fingerprints(op) || !check_peers(op, goal)) return false;
   if (spans_hosts_ && now - op.waiting_since > kPatientWithNetworks && !passes_large_messages(op)) return false;
   if (now > op.deadline) {
     if (goal.staging == nullptr) report_timeout(op, goal.peer);
@@ -286,9 +286,9 @@ bool Team::may_still_arrive(int32_t rank) {
   return !from->link().closed() && Clock::now() - from->left < kBystanderGrace;
 }
 
-// Whether a peer has reached the awaited counter, or told what is awaited.
+// Whether a peer has reached the awaited counter, or sent the awaited placement.
 bool Team::arrived(const Goal& goal) const {
-  if (goal.told) return remote(goal.peer)->told(goal.target).has_value();
+  if (goal.placement) return remote(goal.peer)->placement(goal.target).has_value();
   return control_.block(goal.peer).counter.load(kAcquire) >= goal.target;
 }
 

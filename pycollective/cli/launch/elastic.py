@@ -154,17 +154,17 @@ class _AgentHandle:
             self._deadline = min(self._deadline, time.monotonic() + _KILL_SECONDS)
             self._agent.abandon()
         elif self._output is not None:
-            self._agent.tell(b"%d\n" % number)
+            self._agent.send(b"%d\n" % number)
         elif number in ENDING:
             self._kill()
 
     def _hear(self) -> None:
-        about = self._agent.hear()
+        about = self._agent.receive()
         if about is None:
             return
         where = self._driver_for(about | {"host": self._order.host})
         variables = self._order.variables | {ELASTIC_DRIVER: where}
-        self._agent.tell(replace(self._order, variables=variables).encode())
+        self._agent.send(replace(self._order, variables=variables).encode())
         self._output, self._deadline = self._agent.pipe(self._screen), float("inf")
 
     def _kill(self) -> None:

@@ -41,7 +41,7 @@ class RemoteAgent:
         BootstrapError: the remote shell cannot be started.
 
     Attributes:
-        output: a nonblocking descriptor, to be read by `hear`, then through `pipe`.
+        output: a nonblocking descriptor, to be read by `receive`, then through `pipe`.
     """
 
     def __init__(self, shell: Sequence[str], host: str) -> None:
@@ -59,7 +59,7 @@ class RemoteAgent:
         os.set_blocking(self.output.fileno(), False)
         self._heard = b""
 
-    def hear(self) -> dict[str, Any] | None:
+    def receive(self) -> dict[str, Any] | None:
         """The description of its host (host_variables.describe), once it has reported; None: not yet.
 
         Lines before it are a remote shell's, and are dropped.
@@ -91,7 +91,7 @@ class RemoteAgent:
         code = self.process.poll()
         return code if code is None or code >= 0 else 128 - code
 
-    def tell(self, text: bytes) -> None:
+    def send(self, text: bytes) -> None:
         """Write to its standard input: an order, then numbers of signals. It is no error if it has ended."""
         with contextlib.suppress(OSError, ValueError):
             self._input.write(text)

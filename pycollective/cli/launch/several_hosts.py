@@ -119,7 +119,7 @@ class _Hosts:
     def _hear(self, member: _Member) -> None:
         name = member.host.name
         try:
-            about = None if member.about else member.agent.hear()
+            about = None if member.about else member.agent.receive()
         except BootstrapError as error:
             raise BootstrapError(f"host {name}: {error}") from None
         if about is not None:
@@ -139,7 +139,7 @@ class _Hosts:
             host = member.host
             log(f"host {host.name}: ranks {host.first} to {host.first + host.count - 1}, address {address}")
             order = Order(host.name, words, forwarded, variables, size, host.first, host.count, tag, grace)
-            member.agent.tell(order.encode())
+            member.agent.send(order.encode())
             member.has_order = True
 
     def wait(self, grace: float) -> int:
@@ -216,7 +216,7 @@ class _Hosts:
         """Send a signal to all ranks."""
         for member in self._members:
             if member.code is None and member.has_order:
-                member.agent.tell(b"%d\n" % number)
+                member.agent.send(b"%d\n" % number)
 
     def end(self) -> None:
         """However the job ends, no remote shell survives it; their agents end the ranks."""

@@ -53,10 +53,10 @@ class ControlChannel:
         try:
             return (self._serve if self.rank == 0 else self._ask)(data, seconds, meanwhile)
         except Error as error:
-            self.tell(error)
+            self.send_error(error)
             raise
 
-    def tell(self, error: Error) -> None:
+    def send_error(self, error: Error) -> None:
         """Make all other ranks raise this at their next check: this rank stops."""
         self._backend.fail(error)
 

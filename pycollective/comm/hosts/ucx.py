@@ -176,7 +176,7 @@ def connect(
 
 def _meet(worker: _core.UcxWorker, connections: Mapping[int, socket.socket], deadline: float) -> list[int]:
     """The ranks that do not answer until the deadline, or that have given up."""
-    while missing := worker.meet(_LOOK_SECONDS):
+    while missing := worker.synchronize(_LOOK_SECONDS):
         if time.monotonic() >= deadline:
             break
         if any(has_ended(connections[rank]) for rank in missing):  # an answer may still be on its way
@@ -192,7 +192,7 @@ def connect_threads(over: str, address: str, pairs: Sequence[tuple[int, int]], s
         for (rank, peer), sends, expects in ((pair, there, back), (pair[::-1], back, there)):
             workers[rank].connect(peer, workers[peer].address, sends, expects)
     deadline = time.monotonic() + settings.read("PYCOLLECTIVE_INIT_TIMEOUT")
-    while sum(len(worker.meet(0)) for worker in workers) > 0:
+    while sum(len(worker.synchronize(0)) for worker in workers) > 0:
         if time.monotonic() >= deadline:
             raise BootstrapError("the virtual hosts cannot reach each other by UCX")
     return workers

@@ -109,7 +109,7 @@ class GradientGroup:
         except Exception as error:
             done(error)
             return
-        work.urge()
+        work.flush()
         work.when_done(lambda: self._announced(work, item, gradients, outputs, done))
 
     def _announced(self, work: Work, item: Item, gradients: Sequence[Any], outputs: Sequence[Any], done: Done) -> None:
@@ -226,5 +226,5 @@ def when_all_done(works: Sequence[Work], done: Done) -> None:
     if not works:
         done(None)
     for work in works:
-        work.urge()
+        work.flush()
         work.when_done(one_more)

@@ -60,7 +60,7 @@ def allreduce(name: str, op: str = "sum") -> Start:
                 call.done(None)
 
         work.when_done(complete)
-        work.urge()
+        work.flush()
 
     return start
 

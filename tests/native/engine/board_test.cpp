@@ -57,7 +57,7 @@ PC_TEST(board_of_a_rank_that_died_holding_the_lock_is_given_up) {
       };
       PC_CHECK(raises_peer_lost([&] { announce(*board, allreduce("b")); }), "announce");
       PC_CHECK(raises_peer_lost([&] { board->stalls(0, true); }), "stalls");
-      PC_CHECK(raises_peer_lost([&] { board->urge(0); }), "urge");
+      PC_CHECK(raises_peer_lost([&] { board->flush(0); }), "flush");
       PC_CHECK(raises_peer_lost([&] { board->leave(); }), "leave");
     }
 }
@@ -209,13 +209,13 @@ PC_TEST(board_waits_for_its_cycle_unless_urged) {
   const int32_t slot = both("small", 4);
   PC_CHECK(world[0].has_ready() && world[0].cut() > steady_clock::now(), "held back");
   PC_CHECK(!world[0].has_batch(), "held back");
-  world[1].urge(slot);
+  world[1].flush(slot);
   PC_CHECK(fetch_all(world[0]).size() == 1 && fetch_all(world[1]).size() == 1, "a rank waits");
   both("large", 100);
   PC_CHECK(fetch_all(world[0]).size() == 1 && fetch_all(world[1]).size() == 1, "the largest fused size");
-  const int32_t urged_early = announce(world[0], allreduce("urged before the others come"));
-  world[0].urge(urged_early);
-  announce(world[1], allreduce("urged before the others come"));
+  const int32_t flushed_early = announce(world[0], allreduce("flushed before the others come"));
+  world[0].flush(flushed_early);
+  announce(world[1], allreduce("flushed before the others come"));
   PC_CHECK(fetch_all(world[0]).size() == 1, "");
 }
 

@@ -197,7 +197,7 @@ void submit_and_wait(Driver& rank, int lane, int rounds) {
     rank->submit({barrier}, false);
     std::shuffle(sums.begin(), sums.end(), random);
     for (Sum& sum : sums) {
-      if (random() % 2 == 0) rank->urge(*sum.pending);
+      if (random() % 2 == 0) rank->flush(*sum.pending);
       PC_CHECK(rank->wait(sum.pending, Clock::now() + kLong), sum.name, " has not completed");
       PC_CHECK(!sum.pending->fault(), sum.pending->fault()->what());
       PC_CHECK(sum.is(static_cast<float>(3 + 3 * round)), sum.name, " in round ", round);

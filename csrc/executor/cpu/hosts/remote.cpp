@@ -8,7 +8,7 @@ namespace pc {
 namespace {
 
 char nothing;  // the place of a message without content
-constexpr uint64_t kTold = 1 << 8;  // in an announcement's value, above a placement
+constexpr uint64_t kHasPlacement = 1 << 8;  // in an announcement's value, above a placement
 
 }  // namespace
 
@@ -27,16 +27,16 @@ void Remote::announce(const Operation& op, uint64_t call) {
   link_->send({0, call, op.sequence, op.step, sizeof(Fingerprint), MessageKind::announce, 0}, &in_flight_->fingerprint);
 }
 
-void Remote::tell(const Operation& op, uint64_t call, uint8_t placement) {
+void Remote::send_placement(const Operation& op, uint64_t call, uint8_t placement) {
   announced_call_ = op.sequence;
-  announced_ = told_ = op.plan;
-  const uint64_t value = kTold | placement;
+  announced_ = placed_ = op.plan;
+  const uint64_t value = kHasPlacement | placement;
   posted_ = link_->send({value, call, op.sequence, op.step, sizeof(Fingerprint), MessageKind::announce, 0},
-                        &told_->fingerprint);
+                        &placed_->fingerprint);
 }
 
-std::optional<uint8_t> Remote::told(uint64_t sequence) const {
-  for (const Told& each : heard_)
+std::optional<uint8_t> Remote::placement(uint64_t sequence) const {
+  for (const SentPlacement& each : placements_)
     if (each.sequence == sequence) return each.placement;
   return std::nullopt;
 }
@@ -86,8 +86,10 @@ std::optional<uint64_t> Remote::known_call(const RankBlock& of, uint64_t sequenc
 void Remote::arrived(const MessageHeader& header) {
   if (header.kind == MessageKind::announce && header.call != 0) {
     note(header);
-    if (header.value != 0)
-      heard_[heard_[0].sequence > heard_[1].sequence ? 1 : 0] = {header.sequence, static_cast<uint8_t>(header.value)};
+    if (header.value != 0) {
+      SentPlacement& older = placements_[placements_[0].sequence > placements_[1].sequence ? 1 : 0];
+      older = {header.sequence, static_cast<uint8_t>(header.value)};
+    }
     const auto own = own_ != nullptr ? known_call(*own_, header.sequence) : std::nullopt;
     if (own.value_or(header.call) != header.call) stale_ = header.sequence;
   }

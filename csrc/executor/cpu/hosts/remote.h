@@ -35,9 +35,9 @@ class Remote final : public Inbox {
   // Lets the peer compare this call with its own, once per call: for calls in which it may receive nothing.
   void announce(const Operation& op, uint64_t call);
   // Announces the call, with the placement of the arrays of this rank's host.
-  void tell(const Operation& op, uint64_t call, uint8_t placement);
-  // What the peer has told of a call.
-  std::optional<uint8_t> told(uint64_t sequence) const;
+  void send_placement(const Operation& op, uint64_t call, uint8_t placement);
+  // The placement that the peer has sent in a call.
+  std::optional<uint8_t> placement(uint64_t sequence) const;
   // `more`: another message to this rank follows at once.
   void send(const Operation& op, uint64_t value, uint64_t call, const void* data, uint64_t bytes, bool more);
   // The message that is sent at the counter `value` goes to this memory.  May be repeated.
@@ -93,12 +93,12 @@ class Remote final : public Inbox {
   std::shared_ptr<const Plan> announced_;  // to the peer
   std::shared_ptr<const Plan> in_flight_;  // whose fingerprint announce() sends: until all has been sent
   uint64_t announced_call_ = 0;  // its number
-  std::shared_ptr<const Plan> told_;  // whose fingerprint tell() sends
-  struct Told {
+  std::shared_ptr<const Plan> placed_;  // whose fingerprint send_placement() sends
+  struct SentPlacement {
     uint64_t sequence = 0;
     uint8_t placement = 0;
   };
-  Told heard_[2];  // the newest: the peer is at most one such call ahead
+  SentPlacement placements_[2];  // the newest: the peer is at most one such call ahead
   Fingerprint announcement_{};  // by the peer
   bool violated_ = false;
   bool was_read_ = false;

@@ -34,7 +34,7 @@ bool Team::compare_neighbours(const Operation& op) {
   if (is_pair_ || !traits(op.plan->fingerprint.collective).weighted) return true;
   for (const int32_t peer : {(rank_ + 1) % size_, (rank_ + size_ - 1) % size_}) {
     Remote* const each = remote(peer);
-    if (each == nullptr || met_[peer] == op.sequence) continue;
+    if (each == nullptr || checked_[peer] == op.sequence) continue;
     each->announce(op, op.digest);
     each->progress();
     if (each->stale() == 0) continue;

@@ -36,11 +36,11 @@ class Lobby(Generic[_Known]):
 
     Args:
         listener: a listening socket; closed by `close`.
-        greet: called with each new connection; None: it is closed at once.
+        admit: called with each new connection; None: it is closed at once.
     """
 
-    def __init__(self, listener: socket.socket, greet: Callable[[socket.socket], Newcomer[_Known] | None]) -> None:
-        self._listener, self._greet = listener, greet
+    def __init__(self, listener: socket.socket, admit: Callable[[socket.socket], Newcomer[_Known] | None]) -> None:
+        self._listener, self._admit = listener, admit
         listener.setblocking(False)
         self._selector = selectors.EpollSelector()
         self._selector.register(listener, selectors.EVENT_READ)
@@ -100,7 +100,7 @@ class Lobby(Generic[_Known]):
                 break
             peer.setblocking(False)
             try:
-                newcomer = self._greet(peer)
+                newcomer = self._admit(peer)
             except OSError:
                 newcomer = None
             if newcomer is None:
