@@ -37,7 +37,7 @@ LONGEST_PAUSE = 0.01
 """Seconds between rounds while no operation is in progress."""
 
 
-class Round(msgspec.Struct, array_like=True):
+class RoundMessage(msgspec.Struct, array_like=True):
     """A rank's message in a round.
 
     Attributes:
@@ -55,7 +55,7 @@ class Round(msgspec.Struct, array_like=True):
     refused: list[tuple[str, str]]
 
 
-_ROUNDS: Codec[Round] = Codec(Round)
+_ROUNDS: Codec[RoundMessage] = Codec(RoundMessage)
 
 
 class Rounds:
@@ -154,7 +154,7 @@ class Rounds:
             fault = PeerLostError(
                 f"rank {self._comm.rank} is gone (its program has failed: {failure})", self._comm.rank
             )
-        mine = Round(announced, tuned, closing, Fault.of(fault) if fault is not None else None, refused)
+        mine = RoundMessage(announced, tuned, closing, Fault.of(fault) if fault is not None else None, refused)
         self._began = time.monotonic()
         answers = self._channel.exchange(_ROUNDS.encode(mine), self._limit, self._inspect)
         busy = self._agreement.waiting > 0

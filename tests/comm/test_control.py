@@ -15,7 +15,7 @@ import pycollective
 from pycollective import _core, errors
 from pycollective.comm.control import Codec, Fault
 from pycollective.engine import Item, Settings
-from pycollective.engine.rounds import Round
+from pycollective.engine.rounds import RoundMessage
 
 
 class Special(errors.MismatchError):
@@ -47,7 +47,7 @@ class Malice:
         return os.mkdir, (str(self.path),)
 
 
-@pytest.mark.parametrize("kind", [Fault, Round, Settings, dict[str, tuple[tuple[int, ...], str]], list[int]])
+@pytest.mark.parametrize("kind", [Fault, RoundMessage, Settings, dict[str, tuple[tuple[int, ...], str]], list[int]])
 def test_invalid_bytes_are_an_error_that_names_the_sender(kind: Any, tmp_path: Path) -> None:
     codec: Codec[Any] = Codec(kind)
     junk = [b"", b"\xc1", b"\xdd\xff\xff\xff\xff", b"\x91" * 100_000, codec.encode(["?", 1]), os.urandom(50)]
@@ -63,8 +63,8 @@ def test_settings_and_rounds_arrive_as_they_were_sent() -> None:
     assert codec.decode(codec.encode(settings), 0) == settings
     x = np.ones((2, 3), np.float32)
     announced = _core.announcements([Item("allreduce", name, x, x) for name in "ab"], 4)
-    sent = Round([*announced, 7], (1 << 40, 0.25), True, Fault("Error", "text"), [("a", "an error")])
-    rounds: Codec[Round] = Codec(Round)
+    sent = RoundMessage([*announced, 7], (1 << 40, 0.25), True, Fault("Error", "text"), [("a", "an error")])
+    rounds: Codec[RoundMessage] = Codec(RoundMessage)
     assert rounds.decode(rounds.encode(sent), 0) == sent
 
 

@@ -40,7 +40,9 @@ CALL = (
         "pycollective/comm/planner.py", "__call__", "only for a new signature: chooses topology and variant, compiles"
     ),
     Stop(
-        "csrc/executor/cpu/calls.cpp", "handshake", "compares fingerprints with the peers and agrees where the arrays are"
+        "csrc/executor/cpu/calls.cpp",
+        "handshake",
+        "compares fingerprints with the peers and agrees where the arrays are",
     ),
     Stop("csrc/executor/execute.h", "execute", "runs the steps: the same text on CPUs and GPUs"),
 )
