@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pycollective.comm.communicator import Communicator
-    from pycollective.engine.jobs import Job
+    from pycollective.engine.jobs import EngineJob
 
 _logger = logging.getLogger(__name__)
 _ALIGNMENT = 16
@@ -115,7 +115,7 @@ class EngineStream:
 
     # -- allreduce ---------------------------------------------------------------------------------------------------
 
-    def allreduce(self, jobs: Sequence[Job]) -> list[Any]:
+    def allreduce(self, jobs: Sequence[EngineJob]) -> list[Any]:
         """Collective: reduce the arrays of a batch as if they were one; returns their results.
 
         Arrays in windows are reduced in place, adjacent ones together; the others pass through the fusion buffer. All
@@ -136,21 +136,21 @@ class EngineStream:
                 self._reduce(job, x, x if job.item is None else out)
         return results
 
-    def _out(self, job: Job) -> Any:
+    def _out(self, job: EngineJob) -> Any:
         if job.item is None:
             return None
         out = job.item.out
         return arrays.new_like(job.item.x, tuple(job.item.x.shape), self.address) if out is None else out
 
-    def _reduce(self, job: Job, x: Any, out: Any) -> None:
+    def _reduce(self, job: EngineJob, x: Any, out: Any) -> None:
         self._comm.allreduce(
             x, out, op=job.op, prescale=job.prescale, postscale=job.postscale, topology=self._topology,
             stream=self.address,
         )  # fmt: skip
 
-    def _reduce_in_windows(self, jobs: Sequence[Job]) -> None:
+    def _reduce_in_windows(self, jobs: Sequence[EngineJob]) -> None:
         """`jobs`: in memory order."""
-        spans: list[list[Job]] = []
+        spans: list[list[EngineJob]] = []
         end = -1
         for job in jobs:
             if job.place != end:
@@ -160,7 +160,7 @@ class EngineStream:
         for span in spans:
             self._reduce_span(span)
 
-    def _reduce_span(self, span: Sequence[Job]) -> None:
+    def _reduce_span(self, span: Sequence[EngineJob]) -> None:
         item = span[0].item
         assert item is not None
         x = arrays.view(item.x, self.address, "x")
@@ -180,7 +180,7 @@ class EngineStream:
                 self._failed = True
         return self._buffer is not None
 
-    def _reduce_packed(self, jobs: Sequence[Job], results: Sequence[Any]) -> None:
+    def _reduce_packed(self, jobs: Sequence[EngineJob], results: Sequence[Any]) -> None:
         pieces = [self._piece(job, out) for job, out in zip(jobs, results, strict=True)]
         base, itemsize = self._buffer.address, ITEMSIZE[jobs[0].dtype]
         for tile in tiles(pieces, self._bytes):
@@ -190,7 +190,7 @@ class EngineStream:
             self._reduce(jobs[0], part, part)
             load().move(self.device, [(out, base + at, nbytes) for at, (_, out, nbytes) in tile if out], self.address)
 
-    def _piece(self, job: Job, out: Any) -> Piece:
+    def _piece(self, job: EngineJob, out: Any) -> Piece:
         if job.item is None:
             return 0, 0, job.nbytes
         x, target = arrays.view(job.item.x, self.address, "x"), arrays.view(out, self.address, "out")

@@ -216,7 +216,7 @@ class Engine:
         try:
             stream = self._on_gpu(works) if device else None
             batch = [
-                jobs.Job(
+                jobs.EngineJob(
                     work and work.item, collective, dtype, shape, firsts, absent, place, op, prescale, postscale, stream
                 )
                 for work, shape, firsts, absent, place in rows

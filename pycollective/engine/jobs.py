@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Job:
+class EngineJob:
     """An operation that all ranks have agreed to run next.
 
     Attributes:
@@ -70,7 +70,7 @@ class Job:
         return np.zeros(shape, arrays.numpy_dtype(self.dtype))
 
 
-def run(comm: Communicator, jobs: Sequence[Job]) -> list[Any]:
+def run(comm: Communicator, jobs: Sequence[EngineJob]) -> list[Any]:
     """Collective: run a batch, of a single operation except for allreduces; returns the results.
 
     Raises:
@@ -86,14 +86,14 @@ def run(comm: Communicator, jobs: Sequence[Job]) -> list[Any]:
     return [run_one(comm, first)]
 
 
-def _needs_all(job: Job, others: Collection[str]) -> CommunicatorError:
+def _needs_all(job: EngineJob, others: Collection[str]) -> CommunicatorError:
     return CommunicatorError(
         f"{job.collective} needs all ranks, but rank {job.absent[0]} has joined; "
         f"after a join() only {', '.join(sorted(others))} continue"
     )
 
 
-def _run_collective(comm: Communicator, job: Job) -> Any:
+def _run_collective(comm: Communicator, job: EngineJob) -> Any:
     """The operation's collective, on arrays as the ranks have submitted them."""
     operation, item = OPERATIONS[job.collective], job.item
     if operation.in_pairs:
@@ -108,7 +108,7 @@ def _run_collective(comm: Communicator, job: Job) -> Any:
     return method(item.x, item.out, stream=job.stream, **factors)
 
 
-def _join_blocks(comm: Communicator, job: Job) -> Any:
+def _join_blocks(comm: Communicator, job: EngineJob) -> Any:
     out = None if job.item is None else job.item.out
     result = comm.allgatherv(job.x(), job.rows, out, stream=job.stream)
     # Only now: ranks that have joined do not know the others' arguments, but take part.
@@ -117,7 +117,7 @@ def _join_blocks(comm: Communicator, job: Job) -> Any:
     return result
 
 
-def _exchange(comm: Communicator, job: Job) -> Any:
+def _exchange(comm: Communicator, job: EngineJob) -> Any:
     item = job.item
     assert item is not None and item.splits is not None
     matrix = comm.allgather(np.array(item.splits, np.int64)).reshape(comm.size, comm.size)
@@ -126,7 +126,7 @@ def _exchange(comm: Communicator, job: Job) -> Any:
     return result, [int(rows) for rows in matrix[:, comm.rank]]
 
 
-def _adasum(comm: Communicator, job: Job) -> Any:
+def _adasum(comm: Communicator, job: EngineJob) -> Any:
     item = job.item
     assert item is not None
     if job.gpu is not None:
@@ -134,16 +134,16 @@ def _adasum(comm: Communicator, job: Job) -> Any:
     return adasum(comm, item.x, item.out)
 
 
-def _barrier(comm: Communicator, job: Job) -> None:
+def _barrier(comm: Communicator, job: EngineJob) -> None:
     """Does nothing: when all ranks have submitted it, a barrier is complete."""
 
 
-def _call(comm: Communicator, job: Job) -> Any:
+def _call(comm: Communicator, job: EngineJob) -> Any:
     assert job.item is not None and job.item.run is not None
     return job.item.run(comm)
 
 
-_ALONE: dict[str, Callable[[Communicator, Job], Any]] = {
+_ALONE: dict[str, Callable[[Communicator, EngineJob], Any]] = {
     "adasum": _adasum,
     "barrier": _barrier,
     "call": _call,

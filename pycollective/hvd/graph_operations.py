@@ -14,14 +14,14 @@ import numpy as np
 from pycollective.hvd import basics, handles
 from pycollective.hvd.gradients.gradient_group import GradientGroup, when_all_done
 from pycollective.hvd.graph_call import GraphCall
-from pycollective.hvd.operations import Operation, Output
+from pycollective.hvd.operations import HorovodOperation, Output
 from pycollective.hvd.process_sets import ProcessSet
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def start(operation: Operation, label: str, process_set: ProcessSet, call: GraphCall) -> None:
+def start(operation: HorovodOperation, label: str, process_set: ProcessSet, call: GraphCall) -> None:
     """Start an operation of this name on all ranks."""
     try:
         with handles.internal_errors():
@@ -43,7 +43,7 @@ def start(operation: Operation, label: str, process_set: ProcessSet, call: Graph
     when_all_done(works, finish)
 
 
-def _items(operation: Operation, label: str, process_set: ProcessSet, call: GraphCall) -> list[Any]:
+def _items(operation: HorovodOperation, label: str, process_set: ProcessSet, call: GraphCall) -> list[Any]:
     try:
         return operation.items(label, process_set, call.inputs, call.output)
     except Exception as error:

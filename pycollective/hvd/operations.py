@@ -24,7 +24,7 @@ Output = Callable[[int, Sequence[int]], Any]
 class Differentiable(Protocol):
     """A framework's calls of operations, in whose terms gradients are defined."""
 
-    def run(self, operation: Operation, tensors: Sequence[Any], process_set: ProcessSet) -> Sequence[Any]:
+    def run(self, operation: HorovodOperation, tensors: Sequence[Any], process_set: ProcessSet) -> Sequence[Any]:
         """The results of an operation; differentiable."""
         ...
 
@@ -33,7 +33,7 @@ class Differentiable(Protocol):
         ...
 
 
-class Operation:
+class HorovodOperation:
     """A collective on several arrays, of one name on all ranks.
 
     Attributes:
@@ -75,7 +75,7 @@ class Operation:
 
 
 @dataclass(slots=True)
-class Allreduce(Operation):
+class Allreduce(HorovodOperation):
     """The reduction over all ranks. Its gradient is the same reduction of the gradients."""
 
     op: int = Average
@@ -97,7 +97,7 @@ class Allreduce(Operation):
 
 
 @dataclass(slots=True)
-class Allgather(Operation):
+class Allgather(HorovodOperation):
     """All ranks' rows. Its gradient is the mean of the ranks' gradients for this rank's rows.
 
     Attributes:
@@ -122,7 +122,7 @@ class Allgather(Operation):
 
 
 @dataclass(slots=True)
-class Broadcast(Operation):
+class Broadcast(HorovodOperation):
     """The tensors of `root_rank`, a rank among all. Their gradients are the means of the ranks' there, 0 elsewhere."""
 
     root_rank: Any
@@ -145,7 +145,7 @@ class Broadcast(Operation):
 
 
 @dataclass(slots=True)
-class Alltoall(Operation):
+class Alltoall(HorovodOperation):
     """Rows for and from every rank; the gradient takes them back.
 
     Results: rows, and how many came from each rank.
@@ -176,7 +176,7 @@ class Alltoall(Operation):
 
 
 @dataclass(slots=True)
-class ReduceScatter(Operation):
+class ReduceScatter(HorovodOperation):
     """This rank's rows of the reductions, Average or Sum; the first ranks have one more if they do not divide evenly.
 
     The gradients are all ranks' concatenated, times the number of ranks for Sum.
@@ -217,7 +217,7 @@ class ReduceScatter(Operation):
         return factor(self.prescale, "prescale_factor"), factor(self.postscale, "postscale_factor")
 
 
-class Barrier(Operation):
+class Barrier(HorovodOperation):
     """No inputs; the result is a scalar 0, as graphs need one."""
 
     kind = "barrier"
@@ -227,7 +227,7 @@ class Barrier(Operation):
         return [Item("barrier", label)]
 
 
-class Join(Operation):
+class Join(HorovodOperation):
     """No inputs; the result is the rank that joined last."""
 
     kind = "join"

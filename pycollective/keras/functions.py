@@ -60,7 +60,7 @@ def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any
     return _run(operations.ReduceScatter(op), value, name)
 
 
-def _run(operation: operations.Operation, value: Any, name: str | None) -> Any:
+def _run(operation: operations.HorovodOperation, value: Any, name: str | None) -> Any:
     """The result as a tensor of Keras's backend."""
     backend = backends.current()
     with handles.Naming(operation.kind, name, global_process_set) as label:

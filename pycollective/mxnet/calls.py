@@ -10,7 +10,7 @@ import mxnet as mx
 from pycollective import checks
 from pycollective.engine import Item
 from pycollective.hvd import handles
-from pycollective.hvd.operations import Operation
+from pycollective.hvd.operations import HorovodOperation
 from pycollective.hvd.process_sets import ProcessSet
 from pycollective.mxnet.arrays import copied, empty, readable, several, writable
 from pycollective.mxnet.errors import mxnet_errors
@@ -25,7 +25,7 @@ def submit_and_wait(items: Sequence[Item], priority: int, process_set: ProcessSe
 
 
 def run(
-    operation: Operation,
+    operation: HorovodOperation,
     tensors: Any,
     name: str | None,
     priority: int,

@@ -41,7 +41,7 @@ class Log:
 
 
 @dataclass
-class Outcome:
+class CallOutcome:
     """Results of one call of each worker, by rank.
 
     Attributes:
@@ -74,7 +74,7 @@ class Outcome:
         return lost
 
 
-def wait_for(calls: Sequence[Any], log: Log) -> Outcome:
+def wait_for(calls: Sequence[Any], log: Log) -> CallOutcome:
     """Wait until all calls have ended, or one has failed and the others have had KILL_AFTER seconds to end too.
 
     Those usually wait for the one that failed, so that they cannot.
@@ -83,7 +83,7 @@ def wait_for(calls: Sequence[Any], log: Log) -> Outcome:
         calls: references of Ray, by rank.
     """
     rank_of = {call: rank for rank, call in enumerate(calls)}
-    outcome, pending, deadline = Outcome(), list(calls), float("inf")
+    outcome, pending, deadline = CallOutcome(), list(calls), float("inf")
     while pending and time.monotonic() < deadline:
         ready, pending = ray.wait(pending, timeout=None if log.queue is None and not outcome.errors else LOOK_EVERY)
         for call in ready:

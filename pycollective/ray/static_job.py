@@ -14,7 +14,7 @@ from pycollective.cli.launch.host_variables import host_variables, new_token, re
 from pycollective.cli.launch.job import KILL_AFTER, rank_environment
 from pycollective.comm.bootstrap.nodes import place
 from pycollective.comm.bootstrap.sockets.interfaces import addresses_of
-from pycollective.ray.calls import Callbacks, Log, Outcome, wait_for
+from pycollective.ray.calls import Callbacks, CallOutcome, Log, wait_for
 from pycollective.ray.resources import Resources, in_group, reserve
 from pycollective.ray.settings import MiniSettings
 from pycollective.ray.worker import BaseHorovodWorker
@@ -127,7 +127,7 @@ class StaticJob:
             outcome = wait_for(calls, log)
         return self._results(outcome)
 
-    def _results(self, outcome: Outcome) -> list[Any]:
+    def _results(self, outcome: CallOutcome) -> list[Any]:
         """The results by rank; the workers remain after an error only if none is still in its call."""
         if not outcome.errors:
             return [outcome.results[rank] for rank in range(self._count)]

@@ -25,13 +25,13 @@ _ATTRIBUTE = "_pycollective_order"
 _STATEFUL = "stateful operations"
 
 
-def order_of(graph: tf.Graph) -> Order:
+def order_of(graph: tf.Graph) -> CallOrder:
     """The order of the calls in a graph under construction."""
     found = getattr(graph, _ATTRIBUTE, None)
     if found is None:
-        found = Order(graph)
+        found = CallOrder(graph)
         setattr(graph, _ATTRIBUTE, found)  # not in a dict: they refer to each other, and end together
-    assert isinstance(found, Order)
+    assert isinstance(found, CallOrder)
     return found
 
 
@@ -48,7 +48,7 @@ class _Level:
     """Ticket of all calls: an operation whose input is replaced whenever a call is added."""
 
 
-class Order:
+class CallOrder:
     """See the module."""
 
     def __init__(self, graph: tf.Graph) -> None:

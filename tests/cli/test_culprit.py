@@ -12,7 +12,7 @@ import pytest
 from speed import deadline
 
 from launch import CLI
-from pycollective.cli.launch.culprit import Ended, Report, first_and_culprit, verdict
+from pycollective.cli.launch.culprit import Ended, ExitReport, first_and_culprit, verdict
 
 SCRIPT = """
 import os, signal, sys
@@ -149,7 +149,7 @@ raise ValueError("two\\nlines" if sys.argv[1] == "lines" else "\\U0001f600" * 50
 
 @pytest.mark.parametrize("case", ["plain", "lines", "another file", "fork", "no text"])
 def test_what_a_rank_writes(case: str, tmp_path: Path) -> None:
-    report = Report()
+    report = ExitReport()
     command = ["env", f"PYCOLLECTIVE_REPORT={report.value}", sys.executable, "-c", REPORT, case]
     done = subprocess.run(command, cwd=tmp_path, pass_fds=[report.writer], stderr=subprocess.PIPE, text=True)
     report.started()

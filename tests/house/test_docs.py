@@ -41,6 +41,14 @@ def test_a_path_that_turns_back_or_names_what_is_not_there_is_refused(monkeypatc
     monkeypatch.setitem(architecture.EXTENSIONS, "a wheel", "`pycollective/wheels/`")
     with pytest.raises(ValueError, match="there is no pycollective/wheels/"):
         architecture.lists()
+    monkeypatch.undo()
+    for file, name, reason in (
+        ("csrc/link/link.h", "Wheel", "has no class Wheel"),
+        ("pycollective/engine/operation.py", "Work", "2 classes are called Work"),
+    ):
+        monkeypatch.setitem(architecture.GLOSSARY, "wheel", (file, name, ""))
+        with pytest.raises(ValueError, match=reason):
+            architecture.lists()
 
 
 def test_the_schemas_are_those_of_what_is_written() -> None:

@@ -1,4 +1,4 @@
-"""The generated lists of docs/architecture.md: what each package may import, two calls, extensions, and all files.
+"""The generated lists of docs/architecture.md: layers, two calls, words, extensions, and all files.
 
 `python tools/docs/make_docs.py docs` writes them between the marks `<!-- begin NAME -->` and `<!-- end NAME -->`;
 tests/house/test_docs.py compares the page with the code. Every file and every function that is named must exist.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -68,6 +69,91 @@ GRADIENT = (
         "packs gradients into the fusion buffer, which all ranks have mapped, and reduces it",
     ),
 )
+GLOSSARY = {
+    "topology": ("pycollective/schedule/language/registry.py", "TopologyInfo", "a class whose methods write programs"),
+    "program": (
+        "pycollective/schedule/language/program.py",
+        "Program",
+        "the copies and sums that a topology has written",
+    ),
+    "schedule": (
+        "pycollective/schedule/compiler/schedule.py",
+        "Schedule",
+        "a compiled program: the steps of each rank",
+    ),
+    "step": (
+        "pycollective/schedule/compiler/steps.py",
+        "Step",
+        "waits for other ranks, one sum or copy, and its target",
+    ),
+    "placement": ("pycollective/schedule/compiler/schedule.py", "Placement", "which of a call's arrays are in windows"),
+    "simulation": (
+        "pycollective/schedule/simulator/simulator.py",
+        "Simulation",
+        "when each step runs on a given network",
+    ),
+    "communicator": ("pycollective/comm/communicator.py", "Communicator", "a group of ranks, and its methods"),
+    "bootstrap": (
+        "pycollective/comm/bootstrap/detection.py",
+        "Bootstrap",
+        "how ranks find each other before they connect",
+    ),
+    "generation": (
+        "pycollective/comm/bootstrap/elastic_messages.py",
+        "Generation",
+        "the ranks of an elastic job between two changes",
+    ),
+    "backend": ("pycollective/comm/backend.py", "Backend", "what runs the calls of a communicator"),
+    "request": ("pycollective/comm/request.py", "CallRequest", "a call's checked arguments, on its way to the backend"),
+    "handle": ("pycollective/comm/handle.py", "Handle", "a nonblocking call in progress"),
+    "planner": (
+        "pycollective/comm/planner.py",
+        "Planner",
+        "chooses topology and variant for a signature, and compiles",
+    ),
+    "team": ("csrc/executor/cpu/team.h", "Team", "the core's half of a communicator"),
+    "rank block": ("csrc/executor/control.h", "RankBlock", "what a rank shows the others: its counter and its entries"),
+    "entry": ("csrc/executor/control.h", "Entry", "what a rank announces of one call"),
+    "fingerprint": ("csrc/executor/control.h", "Fingerprint", "what must be equal on all ranks of a call"),
+    "plan": ("csrc/executor/plan.h", "Plan", "a schedule with type, length and tiles: ready to execute"),
+    "window": ("csrc/executor/cpu/team.h", "WindowView", "memory of all ranks that each of them has mapped"),
+    "link": ("csrc/link/link.h", "Link", "messages between two ranks on different hosts"),
+    "rail": (
+        "pycollective/comm/cuda/nccl/communicators.py",
+        "NcclRail",
+        "the GPUs of equal number on all hosts, joined by NCCL",
+    ),
+    "engine": ("pycollective/engine/engine.py", "Engine", "runs named operations that ranks submit in any order"),
+    "item": ("pycollective/engine/operation.py", "Item", "an operation as it is submitted: a gradient, with its name"),
+    "pending": ("csrc/engine/engine.h", "Pending", "an item that has been submitted, in the core"),
+    "announcement": ("csrc/engine/negotiation/announcement.h", "Announcement", "what the other ranks learn of it"),
+    "round": (
+        "csrc/engine/negotiation/policy.h",
+        "Round",
+        "what the ranks have announced of an operation, until all have",
+    ),
+    "board": ("csrc/engine/negotiation/board.h", "Board", "carries announcements in shared memory"),
+    "agreement": ("csrc/engine/negotiation/agreement.h", "Agreement", "carries them in messages between hosts"),
+    "piece": ("csrc/engine/fused.h", "Piece", "a gradient's part of the fusion buffer"),
+    "job": ("pycollective/engine/jobs.py", "EngineJob", "an agreed operation that the communicator's collectives run"),
+    "Horovod's operation": (
+        "pycollective/hvd/operations.py",
+        "HorovodOperation",
+        "what hvd.allreduce and the like submit",
+    ),
+    "process set": ("pycollective/hvd/process_sets.py", "ProcessSet", "a subset of the ranks, in Horovod's interface"),
+    "gradient group": (
+        "pycollective/hvd/gradients/gradient_group.py",
+        "GradientGroup",
+        "the gradients of a step in one call",
+    ),
+    "mixing matrix": (
+        "pycollective/schedule/mixing.py",
+        "MixingMatrix",
+        "the weights of neighbours in a step of gossip",
+    ),
+}
+"""Word -> the file and the class that stand for it, and what it is. No other Python class has the same name."""
 EXTENSIONS = {
     "a topology": "one file in `pycollective/topologies/`, or one of your own",
     "a collective": "a row in `pycollective/schedule/collectives.py`, programs in topologies, a public method in "
@@ -125,6 +211,7 @@ def lists() -> dict[str, str]:
         "layers": "\n".join(_layers()),
         "call": "\n".join(_steps(CALL)),
         "gradient": "\n".join(_steps(GRADIENT)),
+        "glossary": "\n".join(_glossary()),
         "extensions": "\n".join(_extensions()),
         "files": "\n".join(_files()),
     }
@@ -189,6 +276,20 @@ def _steps(path: Sequence[Stop]) -> Iterator[str]:
         if not re.search(rf"(?:def |::|\s|^){re.escape(stop.function)}\(", text, re.MULTILINE):
             raise ValueError(f"{stop.file} has no function {stop.function}")
         yield f"{number}. [`{stop.file}`](../{stop.file}): `{stop.function}` {stop.does}."
+
+
+def _glossary() -> Iterator[str]:
+    defined = Counter(
+        name for file in (ROOT / PACKAGE).rglob("*.py") for name in re.findall(r"^class (\w+)", file.read_text(), re.M)
+    )
+    yield "| word | is | in |"
+    yield "|---|---|---|"
+    for word, (file, name, meaning) in GLOSSARY.items():
+        if not re.search(rf"^(?:class|struct)\b.*\b{name}\b[^;]*$", (ROOT / file).read_text(), re.MULTILINE):
+            raise ValueError(f"{word}: {file} has no class {name}")
+        if defined[name] > 1:
+            raise ValueError(f"{word}: {defined[name]} classes are called {name}")
+        yield f"| {word} | {meaning} | [`{name}`](../{file}) |"
 
 
 def _extensions() -> Iterator[str]:

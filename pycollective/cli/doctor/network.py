@@ -126,7 +126,7 @@ def between_hosts(comm: Communicator) -> list[Finding]:
     others = [hosts.index(host) for host in dict.fromkeys(hosts) if host != hosts[0]]
     key: bytes = comm.broadcast_object(os.urandom(_KEY))
     with contextlib.ExitStack() as held:
-        server = held.enter_context(Server(key)) if comm.rank in others else None
+        server = held.enter_context(ProbeServer(key)) if comm.rank in others else None
         own = [Interface("loopback", loopback(), 65536, True)] if machine == machines[0][1] else []
         reachable = interfaces() or own
         places: list[Any] = comm.allgather_object((reachable, server.port) if server else None)
@@ -158,7 +158,7 @@ def _to_one(group: str, name: str, address: str, port: int, key: bytes) -> Findi
     return Finding(group, name, f"{text}, {apart}")
 
 
-class Server:
+class ProbeServer:
     """Answers `measure` on a thread, one connection at a time, until the end of the with statement."""
 
     def __init__(self, key: bytes) -> None:
@@ -169,7 +169,7 @@ class Server:
         self.port: int = self._socket.getsockname()[1]
         self._thread = threading.Thread(target=self._serve, name="pycollective-doctor", daemon=True)
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> ProbeServer:
         self._thread.start()
         return self
 
@@ -202,7 +202,7 @@ class Server:
 
 
 def measure(address: str, port: int, key: bytes) -> Route:
-    """Round trips, then bytes in one direction for half a second, to a Server.
+    """Round trips, then bytes in one direction for half a second, to a ProbeServer.
 
     Raises:
         OSError: it cannot be reached, or does not answer.

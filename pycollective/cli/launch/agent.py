@@ -20,7 +20,7 @@ from pycollective.cli.launch.culprit import Ended
 from pycollective.cli.launch.host_variables import describe
 from pycollective.cli.launch.job import Job, guardian, log
 from pycollective.cli.launch.one_host import held_port, job_environment, without_launchers
-from pycollective.cli.launch.order import Order
+from pycollective.cli.launch.order import LaunchOrder
 
 READY = b"pycollective-agent "
 """Begins the line about the host: shells may have written other lines before."""
@@ -38,7 +38,7 @@ def main() -> int:
         line = _read_line()
         if not line:
             return 1
-        return _run(Order.decode(line))
+        return _run(LaunchOrder.decode(line))
 
 
 def _read_line() -> bytes:
@@ -52,7 +52,7 @@ def _read_line() -> bytes:
     return bytes(line)
 
 
-def _run(order: Order) -> int:
+def _run(order: LaunchOrder) -> int:
     try:
         os.chdir(order.folder)
     except OSError as error:

@@ -48,7 +48,7 @@ class Ended:
         return f"{self.who} {self.how}{': ' if self.text else ''}{self.text}"
 
 
-class Report:
+class ExitReport:
     """The pipe on which a rank reports why it fails; both ends are open until `started`."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from pycollective import settings
 from pycollective.cli.launch.job import given_environment, log
-from pycollective.cli.launch.order import Order
+from pycollective.cli.launch.order import LaunchOrder
 from pycollective.cli.launch.output import Pipe, Screen
 from pycollective.cli.launch.remote_agent import START_SECONDS, RemoteAgent, forwarded_variables
 from pycollective.cli.launch.signals import ENDING
@@ -56,7 +56,7 @@ def make_driver(
     environment = forwarded_variables(given, names)
     environment.setdefault("OMP_NUM_THREADS", "1")
     interface = given.get("PYCOLLECTIVE_INTERFACE", "")
-    workers = _AgentWorkers(Order("", list(command), environment, {}, tag=tag), shell, interface)
+    workers = _AgentWorkers(LaunchOrder("", list(command), environment, {}, tag=tag), shell, interface)
     secret = settings.read("PYCOLLECTIVE_TOKEN", given)
     driver = workers.driver = Driver(
         workers,
@@ -85,7 +85,7 @@ class _AgentWorkers:
 
     driver: Driver
 
-    def __init__(self, order: Order, shell: Sequence[str], interface: str) -> None:
+    def __init__(self, order: LaunchOrder, shell: Sequence[str], interface: str) -> None:
         self._order, self._shell, self._interface = order, shell, interface
         self._about = describe_host() | {"host": "of the launcher"}
         self._screen = Screen()
@@ -115,7 +115,7 @@ class _AgentHandle:
     """
 
     def __init__(
-        self, agent: RemoteAgent, order: Order, driver_for: Callable[[Mapping[str, Any]], str], screen: Screen
+        self, agent: RemoteAgent, order: LaunchOrder, driver_for: Callable[[Mapping[str, Any]], str], screen: Screen
     ) -> None:
         self._agent, self._order, self._driver_for, self._screen = agent, order, driver_for, screen
         self._output: Pipe | None = None

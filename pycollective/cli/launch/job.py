@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 from pycollective import settings
-from pycollective.cli.launch.culprit import Ended, Report, first_and_culprit, verdict
+from pycollective.cli.launch.culprit import Ended, ExitReport, first_and_culprit, verdict
 from pycollective.cli.launch.output import Pipe, Screen, prefix_of
 from pycollective.cli.launch.signals import ENDING, handled_by
 from pycollective.comm.bootstrap.sockets import descriptors
@@ -46,7 +46,7 @@ class Rank:
     rank: int
     process: subprocess.Popen[bytes]
     env: dict[str, str]
-    report: Report
+    report: ExitReport
     code: int | None = None
 
     def signal(self, number: int) -> None:
@@ -124,7 +124,7 @@ class Job:
         return verdict(*found)[0]
 
     def _spawn(self, rank: int, words: list[str], env: dict[str, str]) -> None:
-        report = Report()
+        report = ExitReport()
         process = subprocess.Popen(
             words,
             env=env | {"PYCOLLECTIVE_REPORT": report.value},

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 
 
 @dataclass(frozen=True)
-class Order:
+class LaunchOrder:
     """The ranks of one host.
 
     Attributes:
@@ -38,6 +38,6 @@ class Order:
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @staticmethod
-    def decode(line: bytes) -> Order:
+    def decode(line: bytes) -> LaunchOrder:
         """The inverse of `encode`."""
-        return Order(**json.loads(line))
+        return LaunchOrder(**json.loads(line))

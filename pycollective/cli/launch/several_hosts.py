@@ -21,7 +21,7 @@ from pycollective.cli.launch.culprit import Ended, first_and_culprit, verdict
 from pycollective.cli.launch.host_variables import host_variables, new_token, refuse_differences
 from pycollective.cli.launch.hosts import Host
 from pycollective.cli.launch.job import CULPRIT_ENDS, KILL_AFTER, TOGETHER, given_environment, log
-from pycollective.cli.launch.order import Order
+from pycollective.cli.launch.order import LaunchOrder
 from pycollective.cli.launch.output import Screen
 from pycollective.cli.launch.remote_agent import START_SECONDS, OutputPipe, RemoteAgent, forwarded_variables
 from pycollective.comm.bootstrap.sockets.interfaces import addresses_of
@@ -138,7 +138,7 @@ class _Hosts:
         for member, address, variables in zip(self._members, addresses, variables_of, strict=True):
             host = member.host
             log(f"host {host.name}: ranks {host.first} to {host.first + host.count - 1}, address {address}")
-            order = Order(host.name, words, forwarded, variables, size, host.first, host.count, tag, grace)
+            order = LaunchOrder(host.name, words, forwarded, variables, size, host.first, host.count, tag, grace)
             member.agent.send(order.encode())
             member.has_order = True
 

@@ -24,7 +24,7 @@ continues a message; another message has it as `after`; it goes to another node.
 
 
 @dataclass(frozen=True, slots=True)
-class Messages:
+class SimulatedMessages:
     """Message i belongs to execution[i] and goes from source[i] to target[i], all int32 arrays.
 
     An execution that reads nothing from other ranks has one message from its rank to itself, at no cost. after[i] is
@@ -38,7 +38,7 @@ class Messages:
     after: Array
 
 
-def messages_of(executions: Executions) -> Messages:
+def messages_of(executions: Executions) -> SimulatedMessages:
     """All messages, in the order in which ports serve them.
 
     A rank executes round after round; within a round sums first, then copies, the nearest following rank's first, like
@@ -72,7 +72,7 @@ def messages_of(executions: Executions) -> Messages:
         kind[after[after >= 0]] |= AWAITED
     else:
         after = np.full(len(source), -1)
-    return Messages(*(a.astype(np.int32) for a in (execution, source, target, kind, after)))
+    return SimulatedMessages(*(a.astype(np.int32) for a in (execution, source, target, kind, after)))
 
 
 def rounds(executions: Executions) -> tuple[Array, Array]:

@@ -16,7 +16,7 @@ from pycollective.schedule.collectives import COLLECTIVES
 from pycollective.schedule.compiler.compiler import checked_ranks, trace
 from pycollective.schedule.language import registry
 from pycollective.schedule.simulator.executions import Executions
-from pycollective.schedule.simulator.messages import CONTINUES, Messages, messages_of
+from pycollective.schedule.simulator.messages import CONTINUES, SimulatedMessages, messages_of
 from pycollective.schedule.simulator.network import Network
 from pycollective.schedule.simulator.timing import Clocks, TimedStep
 
@@ -155,7 +155,7 @@ def simulate(
 @lru_cache(maxsize=2)
 def _prepared(
     instance: Any, collective: str, size: int, root: int | None, small: bool, limit: int, hosts: tuple[int, ...]
-) -> tuple[Executions, Messages]:
+) -> tuple[Executions, SimulatedMessages]:
     executions = Executions(collective, size, root, limit, hosts)
     trace(instance, collective, size, root, small, executions)
     executions.finish()
@@ -163,9 +163,9 @@ def _prepared(
 
 
 def _traffic(
-    executions: Executions, messages: Messages, network: Network, tiles: list[list[int]]
+    executions: Executions, messages: SimulatedMessages, network: Network, tiles: list[list[int]]
 ) -> tuple[int, list[int], int]:
-    """Messages, the bytes that each rank sends, and the bytes between nodes."""
+    """The messages, the bytes that each rank sends, and the bytes between nodes."""
     import numpy as np
 
     lengths = np.asarray(tiles, np.int64)

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from pycollective.schedule.simulator.executions import Executions
-from pycollective.schedule.simulator.messages import AWAITED, BETWEEN, COMBINE, CONTINUES, FIRST, LAST, Messages
+from pycollective.schedule.simulator.messages import (
+    AWAITED,
+    BETWEEN,
+    COMBINE,
+    CONTINUES,
+    FIRST,
+    LAST,
+    SimulatedMessages,
+)
 from pycollective.schedule.simulator.network import Network
 
 
@@ -32,7 +40,7 @@ class Clocks:
         cause: for each message, the last one that it waited for; -1: none.
     """
 
-    def __init__(self, executions: Executions, messages: Messages, network: Network) -> None:
+    def __init__(self, executions: Executions, messages: SimulatedMessages, network: Network) -> None:
         self.executions, self.messages, self.network = executions, messages, network
         each, size = network.ranks_per_node, executions.size
         self._node = [size + rank // each for rank in range(size)] if network.shared_port else []

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from pycollective import checks
 from pycollective.hvd import graph_operations, handles
-from pycollective.hvd.operations import Allgather, Alltoall, Barrier, Join, Operation, ReduceScatter
+from pycollective.hvd.operations import Allgather, Alltoall, Barrier, HorovodOperation, Join, ReduceScatter
 from pycollective.hvd.process_sets import ProcessSet
 from pycollective.tensorflow import graph_calls
 from pycollective.tensorflow.hvd.errors import raise_translated, require_member
@@ -18,7 +18,7 @@ from pycollective.tensorflow.hvd.tensors import EagerResults, as_array, could_be
 
 
 def run(
-    operation: Operation,
+    operation: HorovodOperation,
     tensors: Sequence[tf.Tensor],
     name: str | None,
     process_set: ProcessSet,
@@ -48,7 +48,11 @@ def run(
 
 
 def _run_eagerly(
-    operation: Operation, tensors: Sequence[tf.Tensor], name: str | None, process_set: ProcessSet, dtypes: Sequence[Any]
+    operation: HorovodOperation,
+    tensors: Sequence[tf.Tensor],
+    name: str | None,
+    process_set: ProcessSet,
+    dtypes: Sequence[Any],
 ) -> list[tf.Tensor]:
     results = EagerResults([dtype.as_numpy_dtype for dtype in dtypes])
     with EagerNaming(operation.kind, name, process_set) as label:
@@ -65,7 +69,7 @@ def _run_eagerly(
         raise_translated(error)
 
 
-def _dtypes(operation: Operation, tensors: Sequence[tf.Tensor]) -> list[tf.DType]:
+def _dtypes(operation: HorovodOperation, tensors: Sequence[tf.Tensor]) -> list[tf.DType]:
     """Those of the results."""
     if isinstance(operation, (Barrier, Join)):
         return [tf.int32]
@@ -74,7 +78,7 @@ def _dtypes(operation: Operation, tensors: Sequence[tf.Tensor]) -> list[tf.DType
     return [tensor.dtype for tensor in tensors]
 
 
-def _shapes(operation: Operation, tensors: Sequence[tf.Tensor], process_set: ProcessSet) -> list[tf.TensorShape]:
+def _shapes(operation: HorovodOperation, tensors: Sequence[tf.Tensor], process_set: ProcessSet) -> list[tf.TensorShape]:
     """What is known of the results' shapes while a graph is built."""
     shapes = [tensor.shape for tensor in tensors]
     if isinstance(operation, (Barrier, Join)):
@@ -120,7 +124,7 @@ def graph_label(node: str) -> str:
 
 
 def differentiable(
-    operation: Operation,
+    operation: HorovodOperation,
     tensors: Sequence[tf.Tensor],
     name: str | None,
     process_set: ProcessSet,
@@ -147,7 +151,7 @@ class _Calls:
     """In whose terms gradients are defined."""
 
     @staticmethod
-    def run(operation: Operation, tensors: Sequence[tf.Tensor], process_set: ProcessSet) -> list[tf.Tensor]:
+    def run(operation: HorovodOperation, tensors: Sequence[tf.Tensor], process_set: ProcessSet) -> list[tf.Tensor]:
         return differentiable(operation, tensors, None, process_set)
 
     @staticmethod

@@ -17,7 +17,7 @@ from pycollective.torch.distributed.collectives.data_movement import Moving
 from pycollective.torch.distributed.collectives.operators import operator
 from pycollective.torch.distributed.collectives.reductions import Reductions
 from pycollective.torch.distributed.cuda import cuda
-from pycollective.torch.distributed.execution.streams import StreamWork, put_on_device
+from pycollective.torch.distributed.execution.streams import DeviceWork, put_on_device
 from pycollective.torch.distributed.execution.work import CompletedWork, PendingWorks, PlainWork, Work
 from pycollective.torch.distributed.health import Health
 
@@ -93,7 +93,7 @@ class ProcessGroup(Reductions, Moving):
         each = Together(getattr(opts, "reduceOp", None), opts.timeout, later)
         works = [call(*some, each) for some in arguments]
         outputs = [x for work in works for x in work.outputs]
-        if works and isinstance(works[-1], StreamWork):
+        if works and isinstance(works[-1], DeviceWork):
             return works[-1].together(outputs)
         return Work(PendingWorks(works), outputs, None, self._jobs) if later else CompletedWork(outputs, self._jobs)
 

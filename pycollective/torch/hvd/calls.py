@@ -9,14 +9,14 @@ import torch
 
 from pycollective.engine import Item
 from pycollective.hvd import handles
-from pycollective.hvd.operations import Allgather, Allreduce, Operation
+from pycollective.hvd.operations import Allgather, Allreduce, HorovodOperation
 from pycollective.hvd.process_sets import ProcessSet
 from pycollective.hvd.result_memory import LEAST_BYTES
 from pycollective.torch.hvd.tensors import Tensors, changeable, empty_like, sendable
 
 
 def _items(
-    operation: Operation, tensors: Tensors, name: str | None, process_set: ProcessSet, in_place: bool
+    operation: HorovodOperation, tensors: Tensors, name: str | None, process_set: ProcessSet, in_place: bool
 ) -> list[Item]:
     with handles.Naming(operation.kind, name, process_set) as label:
         inputs = list(map(changeable if in_place else sendable, tensors))
@@ -27,13 +27,13 @@ def _items(
         return operation.items(label, process_set, inputs, output)
 
 
-def _results(operation: Operation, found: list[Any]) -> list[torch.Tensor]:
+def _results(operation: HorovodOperation, found: list[Any]) -> list[torch.Tensor]:
     results = operation.results(found)
     return [result if isinstance(result, torch.Tensor) else torch.from_numpy(result) for result in results]
 
 
 def start(
-    operation: Operation,
+    operation: HorovodOperation,
     tensors: Tensors,
     name: str | None,
     process_set: ProcessSet,
@@ -49,7 +49,7 @@ def start(
 
 
 def run(
-    operation: Operation, tensors: Tensors, name: str | None, process_set: ProcessSet, in_place: bool = False
+    operation: HorovodOperation, tensors: Tensors, name: str | None, process_set: ProcessSet, in_place: bool = False
 ) -> Sequence[torch.Tensor]:
     """The results of an operation; not differentiable."""
     if type(operation) is Allreduce:
@@ -66,7 +66,7 @@ def run(
 class _Recorded(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, operation: Operation, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor
+        ctx: Any, operation: HorovodOperation, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor
     ) -> Any:
         results = run(operation, tensors, name, process_set)
         constant = [None if x.is_floating_point() or x.is_complex() else x for x in results]
@@ -81,7 +81,7 @@ class _Recorded(torch.autograd.Function):
 
 
 def differentiable(
-    operation: Operation, tensors: Tensors, name: str | None, process_set: ProcessSet
+    operation: HorovodOperation, tensors: Tensors, name: str | None, process_set: ProcessSet
 ) -> Sequence[torch.Tensor]:
     """The results of an operation, which autograd records where it records what is done with the tensors."""
     if torch.is_grad_enabled() and any(getattr(x, "requires_grad", True) for x in tensors):
@@ -94,7 +94,7 @@ class _Calls:
     """In whose terms gradients are defined."""
 
     @staticmethod
-    def run(operation: Operation, tensors: Tensors, process_set: ProcessSet) -> Sequence[torch.Tensor]:
+    def run(operation: HorovodOperation, tensors: Tensors, process_set: ProcessSet) -> Sequence[torch.Tensor]:
         return differentiable(operation, tensors, None, process_set)
 
     @staticmethod

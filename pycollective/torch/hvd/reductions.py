@@ -9,7 +9,7 @@ import torch
 
 from pycollective.hvd import arguments
 from pycollective.hvd.arguments import Average, compressor, get_average_backwards_compatibility_fun
-from pycollective.hvd.operations import Allreduce, Operation, ReduceScatter
+from pycollective.hvd.operations import Allreduce, HorovodOperation, ReduceScatter
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.torch.compression import Compression
 from pycollective.torch.hvd import calls
@@ -19,7 +19,7 @@ _operator = get_average_backwards_compatibility_fun(arguments)
 
 
 def _compressed(
-    operation: Operation, tensors: Tensors, name: str | None, compression: Any, process_set: ProcessSet
+    operation: HorovodOperation, tensors: Tensors, name: str | None, compression: Any, process_set: ProcessSet
 ) -> Sequence[torch.Tensor]:
     if compression is Compression.none:
         return calls.differentiable(operation, tensors, name, process_set)

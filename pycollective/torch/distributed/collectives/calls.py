@@ -19,9 +19,9 @@ from pycollective.torch.distributed.collectives.multi_step import Steps
 from pycollective.torch.distributed.cuda import cuda
 from pycollective.torch.distributed.execution import streams
 from pycollective.torch.distributed.execution.fusion import Fusion
-from pycollective.torch.distributed.execution.hazards import DIRECT, ENGINE, JOBS, STREAM, Order
+from pycollective.torch.distributed.execution.hazards import DIRECT, ENGINE, JOBS, STREAM, IssueOrder
 from pycollective.torch.distributed.execution.job_queue import JobQueue
-from pycollective.torch.distributed.execution.streams import Streams, StreamWork
+from pycollective.torch.distributed.execution.streams import DeviceWork, Streams
 from pycollective.torch.distributed.execution.work import CompletedWork, Work
 from pycollective.torch.distributed.options import Options
 from pycollective.torch.distributed.point_to_point.messages import Messages
@@ -54,7 +54,7 @@ class Calls(dist.ProcessGroup):
         self.comm, self.options = comm, options
         self._jobs, self._messages, self._fusion = jobs, messages, Fusion(comm)
         self._timeout, self._name, self._desc, self._store = timeout, name, "undefined", store
-        self._order, self._streams, self._calls, self._drawn = Order(), Streams(), 0, False
+        self._order, self._streams, self._calls, self._drawn = IssueOrder(), Streams(), 0, False
         self._direct = not options.engine and options.topology is None
         self._reduce_plain = _core.reducer_in_place(comm, timeout, dist.ReduceOp.SUM, dist.ReduceOp.AVG)
         self._default = default_backend.add(self, comm.rank, comm.size)
@@ -140,7 +140,7 @@ class Calls(dist.ProcessGroup):
             self._drawn = False
 
     def _settle(self, kind: str, touched: Sequence[Any], copies: bool = False) -> None:
-        """Called before a call, and before it copies anything; see Order."""
+        """Called before a call, and before it copies anything; see IssueOrder."""
         if self._order.pending and not self._jobs.inside():
             on_device = touched and cuda().device(touched[0]) >= 0
             self._order.settle(touched, STREAM if on_device else ENGINE if self._fuses(kind) else DIRECT, copies)
@@ -182,7 +182,7 @@ class Calls(dist.ProcessGroup):
             )  # fmt: skip
             if finish is not None:
                 streams.finish_in(stream, finish, outputs)
-            made = StreamWork(comm, device, stream, outputs)
+            made = DeviceWork(comm, device, stream, outputs)
             return made if within else self._order.note(made, touched, STREAM)
         if self._fuses(kind) and not within:
             call = self._fusion.start(kind, [(data, into)], op, root, scale)
@@ -230,7 +230,7 @@ class Calls(dist.ProcessGroup):
 
     def _steps_in_stream(
         self, steps: Steps, touched: Sequence[Any], outputs: Sequence[Any], opts: Any, device: int
-    ) -> StreamWork:
+    ) -> DeviceWork:
         """Run the steps on tensors of a device. Here the host waits until the ranks have agreed.
 
         A kernel that waits for its peers blocks other kernels on the GPU: kernels must be launched in program order, so
@@ -254,5 +254,5 @@ class Calls(dist.ProcessGroup):
             steps.move(comm, agreed)
         for x in touched if dense else ():
             cuda().keep(x, stream)
-        work = StreamWork(comm, device, stream, outputs)
+        work = DeviceWork(comm, device, stream, outputs)
         return work if within else self._order.note(work, touched, STREAM)

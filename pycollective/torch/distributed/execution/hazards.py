@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pycollective.torch.distributed.execution.job_queue import JobQueue
-from pycollective.torch.distributed.execution.streams import StreamWork
+from pycollective.torch.distributed.execution.streams import DeviceWork
 from pycollective.torch.distributed.execution.work import PlainWork, Work
 from pycollective.torch.distributed.tensors import Span, overlap, span
 
@@ -15,7 +15,7 @@ DIRECT, JOBS, ENGINE, STREAM = "direct", "jobs", "engine", "stream"
 """Where a call is executed: by the communicator, in order; by the job queue, in order; by the engine, in any order; in
 a stream, where waiting does not block the host."""
 _IN_ORDER = frozenset((DIRECT, JOBS))
-AnyWork = Work | StreamWork
+AnyWork = Work | DeviceWork
 _ENOUGH = 64
 """Calls that are recorded before those that have completed are looked for."""
 
@@ -24,7 +24,7 @@ _Pending = tuple[AnyWork, str, list[Span] | int]
 """A call's work, its place and the memory that it touches; only its address, if it is that of the work's output."""
 
 
-class Order:
+class IssueOrder:
     """A process group's asynchronous calls that may not have completed. For the thread that makes the calls."""
 
     def __init__(self) -> None:

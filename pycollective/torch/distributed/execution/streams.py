@@ -76,7 +76,7 @@ def launch(
     comm.call(request.read(kind, x, out, None, options, root, counts))
 
 
-class StreamWork(dist.Work):
+class DeviceWork(dist.Work):
     """A call in a stream. Its methods have the semantics of torch's own CUDA backend.
 
     Args:
@@ -147,9 +147,9 @@ class StreamWork(dist.Work):
         """A torch.futures.Future of the tensors. It completes immediately: its callbacks run in a stream that waits."""
         return cuda().promise(self.outputs, self._device, self._stream)
 
-    def together(self, outputs: Sequence[Any]) -> StreamWork:
+    def together(self, outputs: Sequence[Any]) -> DeviceWork:
         """This call and those before it in its stream, as one."""
-        return StreamWork(self._comm, self._device, self._stream, outputs)
+        return DeviceWork(self._comm, self._device, self._stream, outputs)
 
 
 def finish_in(stream: Any, finish: Callable[[], None], outputs: Sequence[Any]) -> None:
