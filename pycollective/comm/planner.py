@@ -314,6 +314,6 @@ class Planner:
         if found is None:
             found = self.load(key, self.rank)
             if len(_loaded) >= _MOST_LOADED:
-                _loaded.clear()
+                _loaded.pop(next(iter(_loaded)), None)  # the oldest
             _loaded[key, self.rank] = found
         return found
