@@ -423,7 +423,7 @@ void Engine::close() {
   driver_.store({}, std::memory_order_relaxed);
 }
 
-// The others depend on this rank for what all have submitted.  Goes on driving: no thread uses the team after this.
+// The others depend on this rank for what all have submitted.  No thread uses the team once this one has stopped.
 void Engine::drain() {
   const auto deadline = Clock::now() + std::chrono::duration<double>(environment().timeout);
   try {

@@ -16,7 +16,8 @@ using engine::Announcement;
 using engine::Pending;
 
 // Waits in short intervals, so that Ctrl-C is handled.
-void await(engine::Engine& engine, const std::shared_ptr<Pending>& pending, std::optional<double> timeout, bool flushed) {
+void await(engine::Engine& engine, const std::shared_ptr<Pending>& pending, std::optional<double> timeout,
+           bool flushed) {
   if (pending->done()) return;
   const auto start = Clock::now();
   auto end = Clock::time_point::max();
