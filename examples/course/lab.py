@@ -20,6 +20,7 @@ import os
 import shlex
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,6 +55,7 @@ def start(
     parser.add_argument("--png", action="store_true", help="figures as PNG instead of SVG")
     parser.add_argument("--out", type=Path, default=Path("course-out"), metavar="FOLDER", help="for the figures")
     words = shlex.split(os.environ.get("COURSE_ARGS", "")) if in_notebook() else sys.argv[1:]
+    warnings.filterwarnings("ignore", "IProgress not found")  # of torch in a notebook: a progress bar that nobody needs
     args = parser.parse_args(words)
     if args.ranks is None:
         args.ranks = quick_ranks if args.quick and quick_ranks else ranks
@@ -87,7 +89,8 @@ def track(items: Iterable[Item], title: str, total: float | None = None) -> Iter
     from rich.console import Console
     from rich.progress import track as bar
 
-    yield from bar(items, f"{title:24}", total=total, console=Console(stderr=True))
+    console = Console(stderr=True, force_jupyter=False)  # its widgets need a package more
+    yield from bar(items, f"{title:24}", total=total, console=console)
 
 
 def subplots(rows: int = 1, columns: int = 1, **options: Any) -> tuple[Any, Any]:
@@ -113,15 +116,14 @@ def legend(axis: Any, **options: Any) -> None:
     axis.legend(**{"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2} | options)
 
 
-def save(figure: Any, name: str, args: argparse.Namespace) -> Path:
-    """Write a figure to OUT/name.svg, or .png with --png; print the path, and return it."""
+def save(figure: Any, name: str, args: argparse.Namespace) -> None:
+    """Write a figure to OUT/name.svg, or .png with --png, and print the path."""
     import matplotlib
 
     path = Path(args.out, f"{name}.{'png' if args.png else 'svg'}")
     with matplotlib.rc_context({"svg.hashsalt": name}):  # the same figure gives the same bytes
         figure.savefig(path, dpi=120, metadata=None if args.png else {"Date": None})
     print(f"figure: {path}", flush=True)
-    return path
 
 
 def conclude(args: argparse.Namespace, name: str, sentence: str, **measured: Any) -> None:
