@@ -24,6 +24,7 @@ import msgspec
 from pycollective.cli.outputs import json_text
 
 from .measurement.measure import Measured
+from .row import Row, about
 from .workload.plan import OURS, short_name
 
 __all__ = [
@@ -44,68 +45,32 @@ SCHEMA = "pycollective-bench/1"
 _Document = TypeVar("_Document", bound=msgspec.Struct)
 
 
-def _about(description: str) -> msgspec.Meta:
-    return msgspec.Meta(description=description)
-
-
-class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One candidate's result. Times are medians over the rounds of the slowest rank's time per call."""
-
-    collective: str
-    library: str
-    topology: Annotated[str, _about("empty if the library chooses")]
-    path: Annotated[str, _about("memory of the arrays: windows or plain")]
-    ranks: int
-    size: Annotated[int, _about("bytes of the larger buffer")]
-    count: Annotated[int, _about("elements")]
-    type: str
-    op: Annotated[str, _about("the operator, the graph of mix, or none")]
-    root: Annotated[int, _about("-1 if there is none")]
-    in_place: bool
-    time_us: float
-    algbw: Annotated[float, _about("GB/s, 1e9 bytes")]
-    busbw: Annotated[float, _about("GB/s")]
-    wrong: Annotated[
-        int | None, _about("wrong elements on all ranks, over the checked calls; null if none was checked")
-    ]
-    group: Annotated[int, _about("rows of one group and rank count were measured interleaved")]
-    repetitions: Annotated[int, _about("calls of one round")]
-    rounds_us: Annotated[list[float], _about("an entry for each round: those of a group are pairs")]
-    arrays: Annotated[str, _about("numpy or torch: of our library; others get their own description of the memory")] = (
-        "numpy"
-    )
-    p99_us: Annotated[
-        float | None, _about("99 % of the calls took at most this long; null if calls were not timed one by one")
-    ] = None
-    offsets: Annotated[list[int], _about("bytes after a page boundary where input and output begin")] = []
-
-
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The origin of the numbers."""
 
-    date: Annotated[str, _about("UTC, ISO 8601")]
-    commit: Annotated[str, _about("empty outside a git checkout; ends in + if files were changed")]
+    date: Annotated[str, about("UTC, ISO 8601")]
+    commit: Annotated[str, about("empty outside a git checkout; ends in + if files were changed")]
     cpu: str
-    cores: Annotated[int, _about("available to the process")]
+    cores: Annotated[int, about("available to the process")]
     system: str
     python: str
     numpy: str
     pycollective: str
-    libraries: Annotated[dict[str, str], _about("version by name, as reported by the peers")]
+    libraries: Annotated[dict[str, str], about("version by name, as reported by the peers")]
     yield_when_idle: Annotated[
         dict[str, str],
-        _about("by rank count, Open MPI's mpi_yield_when_idle: 1, 0 or default; - without Open MPI"),
+        about("by rank count, Open MPI's mpi_yield_when_idle: 1, 0 or default; - without Open MPI"),
     ]
     launcher: str
-    load: Annotated[float, _about("load average over the minute before the run: other work")]
+    load: Annotated[float, about("load average over the minute before the run: other work")]
 
 
 class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
     """A complete run of `pycollective bench`."""
 
     provenance: Provenance
-    options: Annotated[dict[str, Any], _about("options of the run")]
-    notes: Annotated[list[str], _about("omissions, and why")]
+    options: Annotated[dict[str, Any], about("options of the run")]
+    notes: Annotated[list[str], about("omissions, and why")]
     rows: list[Row]
 
     def _repr_html_(self) -> str:

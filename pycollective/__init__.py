@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pycollective import optim as optim
     from pycollective.comm.arguments.operators import Op, op
     from pycollective.comm.communicator import Communicator
-    from pycollective.comm.explain import Explanation
+    from pycollective.comm.explanation import Explanation
     from pycollective.comm.handle import Handle
     from pycollective.comm.host.local_world import LocalWorld, local_world
     from pycollective.comm.world import from_mpi, init, is_initialized, shutdown, world

@@ -13,7 +13,8 @@ from typing import Any
 
 from pycollective.cli.outputs import json_text
 
-from .candidates import nccl, torch_sum
+from .candidates import nccl
+from .candidates.buffers import why_no_torch
 from .candidates.calls import Ours
 from .clock import Candidate
 from .parts import Bench, Scale
@@ -34,7 +35,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--output", type=Path, help="where the JSON goes")
     options = parser.parse_args()
-    if reason := torch_sum.why_not():
+    if reason := why_no_torch():
         print(f"nothing to measure: {reason}", file=sys.stderr)
         return 1
     bench = Bench(options.ranks, Scale(ceiling_bytes=1 << 28), lambda _: None)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,10 +14,9 @@ import pycollective
 
 from ..ranks.launch import Launcher
 from .candidates.buffers import Buffers, Host, numbers
+from .candidates.calls import Ours
+from .clock import Clock
 from .rows import Check
-
-if TYPE_CHECKING:
-    from .parts import Bench
 
 COUNTS = (5, 3000, 1_000_003)
 """Elements of float32: packets twice, and tiles over many blocks with an end that is not a full vector."""
@@ -25,20 +25,23 @@ _SECONDS = 60.0
 _SHIFT = 101  # offset in elements between two ranks' views of the same random numbers
 
 
-def check(bench: Bench) -> Check:
-    """Allreduces by `bench.ranks` ranks on all paths.
+def check(clock: Clock, ranks: int, ours: Callable[[Buffers, str], Sequence[Ours]]) -> Check:
+    """Allreduces on all paths.
+
+    Args:
+        ours: makes our candidates for a collective on buffers.
 
     Raises:
         RuntimeError: a process failed or is late.
     """
     found = {
-        f"{REPEATS} repeats on virtual ranks": [_virtual(bench, count) for count in COUNTS],
-        "processes": _processes(bench.ranks),
-        "CPU ranks": [_on_cpu(bench.ranks, count) for count in COUNTS],
+        f"{REPEATS} repeats on virtual ranks": [_virtual(clock, ranks, ours, count) for count in COUNTS],
+        "processes": _processes(ranks),
+        "CPU ranks": [_on_cpu(ranks, count) for count in COUNTS],
     }
     same = all(len(set().union(*digests)) == 1 for digests in zip(*found.values(), strict=True))
     odd = "" if same else "".join(f"; {path}: {[sorted(d) for d in digests]}" for path, digests in found.items())
-    return Check(f"bits, {bench.ranks} ranks", same, ", ".join(found) + odd)
+    return Check(f"bits, {ranks} ranks", same, ", ".join(found) + odd)
 
 
 def _inputs(rank: int, count: int) -> Host:
@@ -49,19 +52,19 @@ def _digest(result: Host) -> str:
     return hashlib.sha256(result.tobytes()).hexdigest()[:16]
 
 
-def _virtual(bench: Bench, count: int) -> set[str]:
-    buffers = Buffers(bench.clock, bench.ranks, "float32", 4 * count, l2_bytes=0)
+def _virtual(clock: Clock, ranks: int, ours: Callable[[Buffers, str], Sequence[Ours]], count: int) -> set[str]:
+    buffers = Buffers(clock, ranks, "float32", 4 * count, l2_bytes=0)
     for rank, x in enumerate(buffers.inputs[0]):
-        x.copy_from_host(_inputs(rank, count).view(np.uint8), bench.clock.stream)
-    (mine,) = bench.ours(buffers, "allreduce")
+        x.copy_from_host(_inputs(rank, count).view(np.uint8), clock.stream)
+    (mine,) = ours(buffers, "allreduce")
     digests = set()
     for _ in range(REPEATS):
         buffers.poison()
         mine.call(0)
-        bench.clock.synchronize()
+        clock.synchronize()
         for out in buffers.outputs[0]:
             got = np.empty(count, np.float32)
-            out.copy_to_host(got.view(np.uint8), bench.clock.stream)
+            out.copy_to_host(got.view(np.uint8), clock.stream)
             digests.add(_digest(got))
     return digests
 

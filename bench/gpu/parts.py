@@ -14,7 +14,7 @@ from ..engine.shapes import Shape, resnet50
 from ..workload.cases import format_size
 from . import bits
 from .candidates import nccl, torch_sum
-from .candidates.buffers import Buffers
+from .candidates.buffers import Buffers, why_no_torch
 from .candidates.calls import Ours
 from .candidates.packing import Packing
 from .clock import Candidate, Clock, copy_ceiling
@@ -136,7 +136,7 @@ def copies(bench: Bench) -> None:
 
 def torch(bench: Bench) -> None:
     """Allreduce against torch's sum and copies."""
-    if reason := torch_sum.why_not():
+    if reason := why_no_torch():
         raise Skipped(reason)
     for nbytes in bench.scale.against:
         for dtype in bench.scale.dtypes:
@@ -195,7 +195,7 @@ def against_nccl(bench: Bench) -> None:
 
 def same_bits(bench: Bench) -> None:
     """`direct` in float32 on every path."""
-    bench.emit(bits.check(bench))
+    bench.emit(bits.check(bench.clock, bench.ranks, bench.ours))
 
 
 def tuning(bench: Bench) -> None:

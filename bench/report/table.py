@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -14,10 +13,8 @@ from rich.text import Text
 from pycollective.cli.units import format_size, format_time
 
 from ..measurement.stats import paired_ratio
+from ..row import Row
 from ..workload.plan import NAMES, OURS
-
-if TYPE_CHECKING:
-    from ..result import Row
 
 __all__ = ["format_number", "format_time", "pivot_table", "row_html", "row_table"]
 

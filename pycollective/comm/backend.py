@@ -13,7 +13,7 @@ from pycollective.comm.group import Group
 from pycollective.errors import Error
 
 if TYPE_CHECKING:
-    from pycollective.comm.explain import Explanation
+    from pycollective.comm.explanation import Explanation
     from pycollective.comm.hosts.network import Network
     from pycollective.comm.request import CallRequest
 

@@ -275,7 +275,9 @@ class Collectives:
             MismatchError: the ranks' graphs, at any rank, or their steps differ.
             CommunicatorError: the ranks are on several hosts.
         """
-        return self.call(request.weighted("mix", x, graph, step, out, self.backend, normalised, options))
+        return self.call(
+            request.weighted("mix", x, graph, step, out, self.backend.group, self.backend.exchange, normalised, options)
+        )
 
     # -- moving data -----------------------------------------------------------------------------------------------
 

@@ -16,7 +16,8 @@ from pycollective.comm.arguments import arrays
 from pycollective.comm.arguments.options import Moving
 from pycollective.comm.backend import HostBackend
 from pycollective.comm.described import described
-from pycollective.comm.explain import Explanation, explain
+from pycollective.comm.explain import explain
+from pycollective.comm.explanation import Explanation
 from pycollective.comm.handle import Handle
 from pycollective.comm.nonblocking import Nonblocking
 from pycollective.comm.objects import ObjectExchange, on_root, root_number

@@ -125,7 +125,9 @@ class Nonblocking(Collectives):
         **options: Unpack[Calling],
     ) -> Handle[Any]:
         """Nonblocking `mix`: same arguments; a Handle at once, for what it returns."""
-        return self.start(request.weighted("mix", x, graph, step, out, self.backend, normalised, options))
+        return self.start(
+            request.weighted("mix", x, graph, step, out, self.backend.group, self.backend.exchange, normalised, options)
+        )
 
     @overload
     def ibroadcast(self, x: A, root: int = 0, out: None = None, **options: Unpack[Moving]) -> Handle[A]: ...

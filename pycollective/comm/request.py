@@ -7,7 +7,7 @@ Calls that work element by element (allreduce, reduce, broadcast) compare the nu
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING, Any, cast
@@ -23,7 +23,6 @@ from pycollective.dtypes import DTYPES
 from pycollective.schedule.collectives import CALLS, Collective
 
 if TYPE_CHECKING:
-    from pycollective.comm.backend import HostBackend
     from pycollective.comm.group import Group
 
 _ONLY_REDUCING = frozenset(("op", "prescale", "postscale"))
@@ -95,7 +94,8 @@ def weighted(
     graph: Any,
     step: int,
     out: Any,
-    backend: HostBackend,
+    group: Group,
+    exchange: Callable[[bytes, str], Sequence[bytes]],
     normalised: bool,
     options: Calling,
 ) -> CallRequest:
@@ -109,7 +109,7 @@ def weighted(
     request.step = checks.integer(step, "step", 0, _MOST)
     from pycollective.comm.arguments import graphs  # loads the compiler, which init() does not need
 
-    request.topology = graphs.read(graph, request.step, backend, checks.flag(normalised, "normalised"))
+    request.topology = graphs.read(graph, request.step, group, exchange, checks.flag(normalised, "normalised"))
     return request
 
 

@@ -12,6 +12,7 @@ from pycollective import checks, settings
 from pycollective.comm.bootstrap import detection, failure, places
 from pycollective.comm.bootstrap.mpi import MpiBootstrap, import_mpi, world_ranks_of
 from pycollective.comm.bootstrap.nodes import discover
+from pycollective.comm.bootstrap.protocol import Bootstrap
 from pycollective.comm.bootstrap.rendezvous import RendezvousBootstrap
 from pycollective.comm.communicator import Communicator, depart_all, forget_all
 from pycollective.comm.group import Group
@@ -21,11 +22,11 @@ from pycollective.errors import BootstrapError, CommunicatorError, NestedCallErr
 _lock = threading.RLock()
 _starting = False
 _default: Communicator | None = None
-_bootstrap: detection.Bootstrap | None = None
+_bootstrap: Bootstrap | None = None
 _prepared = False
 
 
-def init(bootstrap: detection.Bootstrap | None = None) -> Communicator:
+def init(bootstrap: Bootstrap | None = None) -> Communicator:
     """Connect to the other ranks and return the communicator of all ranks; later calls return the same one.
 
     Works under `mpirun` (through mpi4py), under torchrun, under `pycollective run`, under Horovod's launchers, or alone
@@ -54,7 +55,7 @@ def init(bootstrap: detection.Bootstrap | None = None) -> Communicator:
         return _default
 
 
-def _connect_to_world(bootstrap: detection.Bootstrap | None) -> tuple[detection.Bootstrap, Communicator]:
+def _connect_to_world(bootstrap: Bootstrap | None) -> tuple[Bootstrap, Communicator]:
     """The ranks of the environment, connected. In an elastic job a worker lost meanwhile begins another generation."""
     for _ in range(detection.MOST_GENERATIONS):
         found = bootstrap or detection.detect()
@@ -100,7 +101,7 @@ def from_mpi(comm: Any, *, timeout: float | None = None) -> Communicator:
         found.close()
 
 
-def connect(found: detection.Bootstrap, world_ranks: Sequence[int] | None = None, name: str = "world") -> Communicator:
+def connect(found: Bootstrap, world_ranks: Sequence[int] | None = None, name: str = "world") -> Communicator:
     """Collective: a communicator of the ranks found by a bootstrap. init() calls this once and keeps the result.
 
     Args:

@@ -25,8 +25,10 @@ from pycollective.comm.control import Codec
 from pycollective.comm.private_file import open_private, write_private
 
 if TYPE_CHECKING:
+    from pycollective import _core
     from pycollective.comm.communicator import Communicator
-    from pycollective.engine.engine import Engine
+    from pycollective.engine.rounds import Rounds
+    from pycollective.engine.settings import Settings
 
 log = logging.getLogger("pycollective.autotune")
 
@@ -97,14 +99,15 @@ def _time(comm: Communicator, part: Any, topology: str) -> float:
 class Tuner:
     """Tries values on a job's traffic, on rank 0, in a thread."""
 
-    def __init__(self, engine: Engine, done: Callable[[int, float], None]) -> None:
+    def __init__(self, core: _core.Engine | Rounds, table: str, done: Callable[[int, float], None]) -> None:
         """Start.
 
         Args:
-            engine: the engine to measure and tune.
+            core: of the engine to measure and tune.
+            table: the file for all measurements; empty: none.
             done: called with the resulting threshold (bytes) and cycle time (seconds).
         """
-        self._engine, self._done = engine, done
+        self._core, self._table, self._done = core, table, done
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pycollective autotune", daemon=True)
         self._thread.start()
@@ -115,8 +118,7 @@ class Tuner:
         self._thread.join()
 
     def _run(self) -> None:
-        path = self._engine.settings.autotune_log
-        with open(path or "/dev/null", "w", newline="") as file:
+        with open(self._table or "/dev/null", "w", newline="") as file:
             table = csv.writer(file)
             table.writerow(("fusion_threshold_bytes", "cycle_time_ms", "score_bytes_per_second"))
             try:
@@ -125,14 +127,14 @@ class Tuner:
                 _, cycle_time = self._best([(threshold, value) for value in CYCLE_TIMES], table)
             except InterruptedError:
                 return
-        self._engine.tune(threshold, cycle_time)
+        self._core.tune(threshold, cycle_time)
         log.info("found fusion threshold %d bytes, cycle time %g ms", threshold, cycle_time * 1e3)
         self._done(threshold, cycle_time)
 
     def _best(self, values: Sequence[tuple[int, float]], table: Any) -> tuple[int, float]:
         scores = []
         for threshold, cycle_time in values:
-            self._engine.tune(threshold, cycle_time)
+            self._core.tune(threshold, cycle_time)
             scores.append(self._sample())
             table.writerow((threshold, cycle_time * 1e3, round(scores[-1])))
             log.info("threshold %d bytes, cycle time %g ms: %.4g bytes/s", threshold, cycle_time * 1e3, scores[-1])
@@ -140,23 +142,22 @@ class Tuner:
 
     def _sample(self) -> float:
         """Bytes per second that allreduces moved, over enough traffic."""
-        bytes_before, batches_before = self._engine.traffic()
+        bytes_before, batches_before = self._core.traffic()
         start = time.monotonic()
         while not self._stop.wait(0.02):
-            moved, batches = self._engine.traffic()
+            moved, batches = self._core.traffic()
             seconds = time.monotonic() - start
             if seconds >= SAMPLE_SECONDS and batches - batches_before >= SAMPLE_BATCHES:
                 return (moved - bytes_before) / seconds
         raise InterruptedError
 
 
-def set_up(engine: Engine) -> Tuner | None:
+def set_up(comm: Communicator, core: _core.Engine | Rounds, settings: Settings) -> Tuner | None:
     """Collective: set threshold, cycle time and topologies from the settings or an earlier run, or start tuning.
 
     Returns:
         the tuner, if one was started.
     """
-    settings, comm, core = engine.settings, engine.comm, engine.core
     hosts = comm.backend.group.nodes.count
     found: Found | None = None
     topologies: list[tuple[int, str]] = []
@@ -182,7 +183,7 @@ def set_up(engine: Engine) -> Tuner | None:
         if settings.autotune_file:
             save(settings.autotune_file, comm.size, Found(threshold, cycle_time, topologies), hosts)
 
-    return Tuner(engine, keep)
+    return Tuner(core, settings.autotune_log, keep)
 
 
 # -- stored results ------------------------------------------------------------------------------------------------

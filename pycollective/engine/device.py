@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pycollective.comm.communicator import Communicator
-    from pycollective.engine.jobs import EngineJob
+    from pycollective.engine.engine_job import EngineJob
 
 _logger = logging.getLogger(__name__)
 _ALIGNMENT = 16

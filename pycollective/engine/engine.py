@@ -18,6 +18,7 @@ import numpy as np
 from pycollective import _core
 from pycollective.comm.control import Codec
 from pycollective.engine import autotune, jobs
+from pycollective.engine.engine_job import EngineJob
 from pycollective.engine.operation import Item, Work
 from pycollective.engine.rounds import Rounds
 from pycollective.engine.settings import Settings
@@ -80,7 +81,7 @@ class Engine:
             logging.getLogger("pycollective").setLevel(level)
         self._stream: EngineStream | None = None
         self.core = self._make_core()
-        self._tuner = autotune.set_up(self)
+        self._tuner = autotune.set_up(self.comm, self.core, self.settings)
         self.comm.barrier()
         self._closed = False
         self._timeline: Timeline | None = None
@@ -216,7 +217,7 @@ class Engine:
         try:
             stream = self._on_gpu(works) if device else None
             batch = [
-                jobs.EngineJob(
+                EngineJob(
                     work and work.item, collective, dtype, shape, firsts, absent, place, op, prescale, postscale, stream
                 )
                 for work, shape, firsts, absent, place in rows
@@ -282,7 +283,7 @@ class Engine:
         """
         if self._timeline is not None:
             raise RuntimeError(f"a timeline is already being written to {self._timeline.path}: stop_timeline() first")
-        self._timeline = Timeline(path, self, mark_cycles)
+        self._timeline = Timeline(path, self.comm, self.core, mark_cycles)
 
     @property
     def timeline_path(self) -> Path | None:

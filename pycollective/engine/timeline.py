@@ -28,7 +28,9 @@ from pycollective.engine.trace_file import TraceFile
 from pycollective.errors import Error
 
 if TYPE_CHECKING:
-    from pycollective.engine.engine import Engine
+    from pycollective import _core
+    from pycollective.comm.communicator import Communicator
+    from pycollective.engine.rounds import Rounds
 
 FLUSH_SECONDS = 0.025
 """Seconds between polls for new events; Horovod's tests read the file 0.1 s after an operation."""
@@ -55,41 +57,42 @@ class Timeline:
         wanted: the path passed on this rank, absolute.
     """
 
-    def __init__(self, path: str | Path, engine: Engine, mark_cycles: bool = False) -> None:
+    def __init__(
+        self, path: str | Path, comm: Communicator, core: _core.Engine | Rounds, mark_cycles: bool = False
+    ) -> None:
         """Collective: start to write.
 
         Args:
             path: of the file; rank 0's is used. If another timeline of this process writes it, the engine's name is
                 added. This rank's part is in the same folder until the end (in the folder of temporary files if its
                 host has no such folder).
-            engine: whose operations are recorded.
+            comm, core: of the engine whose operations are recorded.
             mark_cycles: record an instant event for every batch.
 
         Raises:
             OSError: on all ranks, if one cannot write its part.
         """
-        self._engine = engine
-        self._core = engine.core
+        self._comm, self._core = comm, core
         self._mark_cycles = mark_cycles
         self._rows = {"": BATCHES}  # of each operation; events of a batch have no name
         self._numbers = itertools.count(FIRST_OPERATION)
-        self._across = engine.comm.backend.group.nodes.count > 1
+        self._across = comm.backend.group.nodes.count > 1
         self.wanted = Path(path).absolute()
-        free = _unused(self.wanted, engine.comm.name)
+        free = _unused(self.wanted, comm.name)
         chosen = free != self.wanted
         starts = Item("call", "pycollective.timeline.start", run=lambda comm: timeline_parts.start(comm, free, chosen))
-        self.path, self._part, file, reading, self._origin = engine.run([starts])[0]
+        self.path, self._part, file, reading, self._origin = core.run([starts])[0]
         _paths.add(self.path)
         self._file: IO[str] = io.TextIOWrapper(file, encoding="utf-8")
         # Other hosts' times are converted at the end, when the drift of their clocks is known.
         self._convert = reading is None
         if reading is not None:
             self._write([{"clock": reading}])
-        self._write(_head(engine.rank, not self._across))
+        self._write(_head(comm.rank, not self._across))
         self._trace_file: TraceFile | None = None
-        if engine.rank == 0:
-            nodes = engine.comm.backend.group.nodes
-            local = [part_of(self.path, rank) for rank in range(engine.size) if nodes.of[rank] == nodes.of[0]]
+        if comm.rank == 0:
+            nodes = comm.backend.group.nodes
+            local = [part_of(self.path, rank) for rank in range(comm.size) if nodes.of[rank] == nodes.of[0]]
             self._trace_file = TraceFile(self.path, local, self._origin)
         self._stop = threading.Event()
         self._core.take_events()  # left over from an earlier timeline
@@ -110,12 +113,12 @@ class Timeline:
         if self._across:
             last = Item("call", last.name, run=lambda comm: timeline_parts.collect(comm, self.path, self._part))
         try:
-            self._engine.run([last])
+            self._core.run([last])
         except Error as error:
             warnings.warn(f"the timeline may lack ranks: {error}", RuntimeWarning, stacklevel=3)
         if self._trace_file is not None:
             with self._warning():
-                self._trace_file.finish([part_of(self.path, rank) for rank in range(self._engine.size)])
+                self._trace_file.finish([part_of(self.path, rank) for rank in range(self._comm.size)])
 
     @contextlib.contextmanager
     def _warning(self) -> Iterator[None]:
@@ -134,7 +137,7 @@ class Timeline:
 
     def _drain(self) -> None:
         phases, steps = self._core.take_events()
-        comm, rank = self._engine.comm.name, self._engine.rank
+        comm, rank = self._comm.name, self._comm.rank
         self._write(
             itertools.chain(
                 *(self._phase(*row) for row in phases),
@@ -149,7 +152,7 @@ class Timeline:
                     "ph": "i",
                     "s": "p",
                     "name": "CYCLE_START",
-                    "pid": self._engine.rank,
+                    "pid": self._comm.rank,
                     "tid": BATCHES,
                     "ns": begin,
                 }
@@ -158,9 +161,9 @@ class Timeline:
         row = self._rows.get(name)
         if row is None:
             row = self._rows[name] = next(self._numbers)
-            yield meta("thread_name", self._engine.rank, row, name=name)
-            yield meta("thread_sort_index", self._engine.rank, row, sort_index=row)
-        yield _slice(label, self._engine.rank, row, begin, end, {"operation": name} if name else {})
+            yield meta("thread_name", self._comm.rank, row, name=name)
+            yield meta("thread_sort_index", self._comm.rank, row, sort_index=row)
+        yield _slice(label, self._comm.rank, row, begin, end, {"operation": name} if name else {})
 
     def _write(self, events: Iterable[dict[str, Any]]) -> None:
         """Write complete lines only: readers find no partial ones, unless this process is killed meanwhile."""

@@ -47,14 +47,17 @@ UPWARD = {  # a file, its content, and what the check reports
     "attic/__init__.py": ("", "attic"),
     "optim/bad_circle.py": ("def f():\n    from . import bad_back", "bad_circle:2 imports pycollective.optim.bad_b"),
     "optim/bad_back.py": ("from . import bad_circle", "optim.bad_back:1 imports pycollective.optim.bad_circle"),
+    "optim/bad_annotation.py": (
+        "import typing\nif typing.TYPE_CHECKING:\n    from . import bad_other",
+        "bad_annotation:3 imports pycollective.optim.bad_other",
+    ),
+    "optim/bad_other.py": ("from . import bad_annotation", "bad_other:1 imports pycollective.optim.bad_annotation"),
 }
 DOWNWARD = {
     "comm/good.py": "from pycollective.schedule import compile\nimport numpy\nfrom .. import _core, errors",
     "optim/good.py": "from pycollective import init",
     "torch/good.py": "import torch\nfrom pycollective.optim import sgd",
     "bench/good.py": "import pycollective\nfrom .workload import cases",
-    "optim/good_annotation.py": "import typing\nif typing.TYPE_CHECKING:\n    from . import good_other",
-    "optim/good_other.py": "from . import good_annotation",
 }
 
 

@@ -5,8 +5,8 @@ python tools/checks/imports.py --update    # rewrites tools/import_circles.txt, 
 python tools/checks/imports.py FOLDER      # the sources of another folder
 
 Layers are import-linter's contracts in pyproject.toml. What these cannot express is checked here: cycles between
-single files, and imports of the package's top level and its compiled modules. Imports inside functions count;
-imports under TYPE_CHECKING do not count for cycles.
+single files, and imports of the package's top level and its compiled modules. Imports inside functions and under
+TYPE_CHECKING count.
 """
 
 from __future__ import annotations
@@ -42,12 +42,8 @@ def lay_out(home: Path, folder: Path) -> None:
 
 
 def read_graph() -> grimp.ImportGraph:
-    """The import graph of the files, at run time."""
-    graph = grimp.build_graph(ROOT, cache_dir=None, exclude_type_checking_imports=True)
-    annotated = grimp.build_graph(ROOT, cache_dir=None)
-    # __getattr__ of the top level loads by name what type checkers see imported there.
-    for imported in annotated.find_modules_directly_imported_by(ROOT):
-        graph.add_import(importer=ROOT, imported=imported)
+    """The import graph of the files."""
+    graph = grimp.build_graph(ROOT, cache_dir=None)
     for importer in graph.find_modules_that_directly_import(ROOT):
         if not names_of_root(graph, importer) - COMPILED:
             graph.remove_import(importer=importer, imported=ROOT)

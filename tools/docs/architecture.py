@@ -94,7 +94,7 @@ GLOSSARY = {
     ),
     "communicator": ("pycollective/comm/communicator.py", "Communicator", "a group of ranks, and its methods"),
     "bootstrap": (
-        "pycollective/comm/bootstrap/detection.py",
+        "pycollective/comm/bootstrap/protocol.py",
         "Bootstrap",
         "how ranks find each other before they connect",
     ),
@@ -135,7 +135,11 @@ GLOSSARY = {
     "board": ("csrc/engine/negotiation/board.h", "Board", "carries announcements in shared memory"),
     "agreement": ("csrc/engine/negotiation/agreement.h", "Agreement", "carries them in messages between hosts"),
     "piece": ("csrc/engine/fused.h", "Piece", "a gradient's part of the fusion buffer"),
-    "job": ("pycollective/engine/jobs.py", "EngineJob", "an agreed operation that the communicator's collectives run"),
+    "job": (
+        "pycollective/engine/engine_job.py",
+        "EngineJob",
+        "an agreed operation that the communicator's collectives run",
+    ),
     "Horovod's operation": (
         "pycollective/hvd/operations.py",
         "HorovodOperation",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from pycollective.comm.arguments.arrays import numpy_dtype
 
 from ..clock import Clock
-from . import torch_sum
 
 MOST_SETS = 64
 _SHIFT = 4099
@@ -89,8 +88,8 @@ class Buffers:
         self._clock.synchronize()
         # A broadcast is in place at its root.
         results = [self.inputs[0][0], *self.outputs[0][1:]] if collective == "broadcast" else self.outputs[0]
-        if self.ranks * self.nbytes > _WHOLE and torch_sum.why_not() is None:
-            return torch_sum.differ(self.inputs[0], results, collective, 0.0 if exact else self._tolerance())
+        if self.ranks * self.nbytes > _WHOLE and why_no_torch() is None:
+            return differ(self.inputs[0], results, collective, 0.0 if exact else self._tolerance())
         found = 0
         for rank, begin, end in self._spans():
             got = np.empty(end - begin, numpy_dtype(self.dtype))
@@ -141,3 +140,36 @@ def _differ(got: Host, right: Host, tolerance: float) -> int:
         return int(np.count_nonzero(got.view(f"u{size}") != right.view(f"u{size}")))
     near = np.abs(got.astype(np.float32) - right.astype(np.float32)) <= tolerance
     return int(got.size - np.count_nonzero(near))
+
+
+@functools.cache
+def why_no_torch() -> str | None:
+    """Why torch cannot be measured here; None if it can."""
+    try:
+        import torch
+    except ImportError:
+        return "torch is not installed"
+    return None if torch.cuda.is_available() else "this torch cannot use the GPU"
+
+
+def differ(inputs: Sequence[Any], results: Sequence[Any], collective: str, tolerance: float) -> int:
+    """Elements of all results that differ from the expected ones, by more than `tolerance` or, if 0, in any bit."""
+    import torch
+
+    tensors: list[Any] = [torch.from_dlpack(x) for x in inputs]
+    total = tensors[0].float()
+    if collective != "broadcast":
+        total = total.clone()
+        for x in tensors[1:]:
+            total += x  # in rank order, in float32, rounded once below
+    right = total.to(tensors[0].dtype)
+    found = 0
+    for result in results:
+        got: Any = torch.from_dlpack(result)
+        if tolerance == 0:
+            bits = torch.int32 if got.element_size() == 4 else torch.int16
+            found += int((got.view(bits) != right.view(bits)).sum())
+        else:
+            found += int(((got.float() - right.float()).abs() <= tolerance).logical_not().sum())
+    torch.cuda.synchronize()
+    return found

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from pycollective.comm.group import Group
 from pycollective.graphs import Graph
 from pycollective.schedule import mixing
 from pycollective.schedule.language import registry
 
-if TYPE_CHECKING:
-    from pycollective.comm.backend import HostBackend
 
-
-def read(graph: Any, step: int, backend: HostBackend, normalised: bool) -> Any:
+def read(
+    graph: Any, step: int, group: Group, exchange: Callable[[bytes, str], Sequence[bytes]], normalised: bool
+) -> Any:
     """The matrix of all ranks at a step, or a topology that has programs of `mix`.
 
-    Collective if `graph` is this rank's mapping: the ranks exchange theirs.
+    Args:
+        exchange: a collective allgather of bytes, called if `graph` is this rank's mapping.
 
     Raises:
         TypeError, ValueError: as `mixing.evaluate`.
     """
-    group = backend.group
     if isinstance(graph, Mapping):
         row = mixing.row_of(graph, group.rank, group.size, normalised, "given")
-        return mixing.exchange(row, backend.exchange)
+        return mixing.exchange(row, exchange)
     if registry.is_registered(graph):
         return registry.get(graph)
     return evaluate(graph, group.size, step, normalised)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
 
 from pycollective import checks, settings
 from pycollective.comm.bootstrap import places
@@ -25,6 +24,7 @@ from pycollective.comm.bootstrap.launchers import (
     integer,
 )
 from pycollective.comm.bootstrap.one_host import SocketBootstrap
+from pycollective.comm.bootstrap.protocol import Alone, Bootstrap
 from pycollective.errors import BootstrapError
 
 MOST_GENERATIONS = 5
@@ -34,41 +34,6 @@ _NO_LOCAL_SIZE = (
     "to set it"
 )
 _ONE_USER = "all ranks are on this host, and those of another user cannot join"
-
-
-@runtime_checkable
-class Bootstrap(Protocol):
-    """The exchange from which a communicator is built."""
-
-    rank: int
-    size: int
-    kind: str
-    """`pycollective`, `mpi`, `horovod`, `torchrun`, `slurm` or `alone`."""
-
-    def allgather(self, data: bytes, timeout: float | None = None) -> list[bytes]:
-        """Collective: every rank's `data` in rank order, once all have called; `timeout` in seconds.
-
-        Raises BootstrapError that names the ranks missing at the deadline.
-        """
-        ...
-
-    def close(self) -> None:
-        """Close connections; may be called twice."""
-        ...
-
-
-class Alone:
-    """A world of one."""
-
-    rank = 0
-    size = 1
-    kind = "alone"
-
-    def allgather(self, data: bytes, timeout: float | None = None) -> list[bytes]:
-        return [data]
-
-    def close(self) -> None:
-        pass
 
 
 def detect(env: Mapping[str, str] | None = None, timeout: float | None = None) -> Bootstrap:

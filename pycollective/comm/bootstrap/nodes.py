@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pycollective import settings
-from pycollective.comm.bootstrap.detection import Bootstrap
+from pycollective.comm.bootstrap.protocol import Bootstrap
 
 
 @dataclass(frozen=True, slots=True)

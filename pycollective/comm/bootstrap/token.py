@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from pycollective import settings
+from pycollective.comm.bootstrap.protocol import Bootstrap
 from pycollective.errors import BootstrapError
-
-if TYPE_CHECKING:
-    from pycollective.comm.bootstrap.detection import Bootstrap
 
 TOKEN_BYTES = 16
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pycollective import _core, settings
-from pycollective.comm.explain import Explanation, explain_on_host
+from pycollective.comm.explain import explain_on_host
+from pycollective.comm.explanation import Explanation
 from pycollective.comm.group import Group
 from pycollective.comm.host.core_team import make_team, segment_bytes, set_patience
 from pycollective.comm.host.cores import are_enough, cpu_quota, usable_cores

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from pycollective.comm.bootstrap.detection import Bootstrap, init_timeout
+from pycollective.comm.bootstrap.detection import init_timeout
+from pycollective.comm.bootstrap.protocol import Bootstrap
 from pycollective.comm.bootstrap.sockets.host_name import host_name
 from pycollective.comm.bootstrap.sockets.interfaces import choose_address
 from pycollective.comm.bootstrap.token import job_token

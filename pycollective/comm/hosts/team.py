@@ -17,7 +17,8 @@ from pycollective.comm.bootstrap.nodes import machine_key
 from pycollective.comm.bootstrap.sockets.descriptors import are_used_up, raise_limit, refusal
 from pycollective.comm.bootstrap.sockets.dialling import Endpoint
 from pycollective.comm.bootstrap.sockets.host_name import host_name
-from pycollective.comm.explain import Explanation, explain_between_hosts
+from pycollective.comm.explain import explain_between_hosts
+from pycollective.comm.explanation import Explanation
 from pycollective.comm.group import Group
 from pycollective.comm.host.core_team import (
     CONTROL_LANE,

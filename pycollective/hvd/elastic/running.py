@@ -70,8 +70,8 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
         while True:
             try:
                 if not skip_sync:
-                    if isinstance(state, State):
-                        commit_file.resume(state)
+                    if isinstance(state, State) and commit_file.resume(state.read, state.take_kept):
+                        state.on_reset()
                     state.sync()
                     commit_file.begin()
                     synced = True

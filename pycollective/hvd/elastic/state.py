@@ -57,7 +57,7 @@ class State:
         If PYCOLLECTIVE_ELASTIC_FILE names a file, rank 0 also writes it there, for a job that is restarted.
         """
         self.save()
-        commit_file.keep(self)
+        commit_file.keep(self.kept(), self.write)
         self.check_host_updates()
 
     def check_host_updates(self) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from launch import find_mpirun, launch
 from meeting import horovod_variables, own_variables, slurm_variables, torchrun_variables
-from pycollective.comm.bootstrap.detection import Alone, Bootstrap, detect, launcher
+from pycollective.comm.bootstrap.detection import detect, launcher
+from pycollective.comm.bootstrap.protocol import Alone, Bootstrap
 from pycollective.errors import BootstrapError
 
 needs_mpi = pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")

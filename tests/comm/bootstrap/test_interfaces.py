@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from pycollective.comm.bootstrap.detection import Alone
+from pycollective.comm.bootstrap.protocol import Alone
 from pycollective.comm.bootstrap.sockets import interfaces as under_test
 from pycollective.comm.bootstrap.sockets.frames import pack, unpack
 from pycollective.comm.bootstrap.sockets.interfaces import address_of, choose_address, interfaces, route_to

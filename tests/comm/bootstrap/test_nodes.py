@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from pycollective.comm.bootstrap.detection import Alone
 from pycollective.comm.bootstrap.nodes import discover, node_key, place
+from pycollective.comm.bootstrap.protocol import Alone
 
 
 def test_nodes_of_two_hosts_interleaved_and_uneven() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from meeting import on_threads
-from pycollective.comm.bootstrap.detection import Alone, Bootstrap
+from pycollective.comm.bootstrap.protocol import Alone, Bootstrap
 from pycollective.comm.bootstrap.tcp import TcpBootstrap, listen, meet_at, resolve
 from pycollective.comm.bootstrap.token import job_token, parse_token
 from pycollective.errors import BootstrapError

@@ -9,16 +9,14 @@ import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pycollective import settings
+from pycollective.comm.bootstrap.protocol import Bootstrap
 from pycollective.comm.bootstrap.sockets.frames import pack, unpack
 from pycollective.comm.bootstrap.sockets.host_name import host_name
 from pycollective.comm.bootstrap.sockets.loopback import loopback
 from pycollective.errors import BootstrapError
-
-if TYPE_CHECKING:
-    from pycollective.comm.bootstrap.detection import Bootstrap
 
 Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 """An address of a network interface, with its network."""
