@@ -8,7 +8,7 @@
 #   first    install attributes canary top memcheck  every topology once; the main goals at 8 ranks
 #   numbers  install attributes measure nccl:16      small messages, copies, torch, staging, all topologies; NCCL
 #   truth    install sass tests bits processes memcheck racecheck nccl:8 nccl:32       correctness
-#   tuning   install tuning small profile beside     tiles and channels; four kernels; a matrix product beside calls
+#   tuning   install tuning small profile overlap     tiles and channels; four kernels; a matrix product beside calls
 #
 # NCCL with several ranks on a GPU is experimental and may hang: it is last where it is. The number is of its CTAs.
 #
@@ -35,7 +35,7 @@ case "${*:2}" in
   first) steps=" install attributes canary top memcheck " ;;
   numbers) steps=" install attributes measure nccl:16 " ;;
   truth) steps=" install sass tests bits processes memcheck racecheck nccl:8 nccl:32 " ;;
-  tuning) steps=" install tuning small profile beside " ;;
+  tuning) steps=" install tuning small profile overlap " ;;
   "") echo "which run: first, numbers, truth or tuning? or steps by name" >&2; exit 2 ;;
   *) steps=" ${*:2} " ;;
 esac
@@ -154,7 +154,7 @@ for call in direct:33554432 ring:33554432 tree:33554432 direct:8192; do
     --launch-count 1 --kernel-name regex:run_ "$python" -P -m pycollective.bench.gpu.once \
     --topology "${call%:*}" --bytes "${call#*:}"
 done
-step beside 60 bash -c 'away "$@"' - -m pycollective.bench.gpu.beside --output "$out/beside.json"
+step overlap 60 bash -c 'away "$@"' - -m pycollective.bench.gpu.overlap --output "$out/overlap.json"
 measured=("$out"/*.json)
 [[ ! -e ${measured[0]} ]] || "${bench[@]}" --read "${measured[@]}"
 cat "$out/summary.txt"

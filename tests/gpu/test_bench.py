@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from gpu import emulation
-from pycollective.bench.gpu import beside, bits, goals, parts, rows, small
+from pycollective.bench.gpu import bits, goals, overlap, parts, rows, small
 from pycollective.bench.gpu.candidates import nccl
 from pycollective.bench.gpu.candidates.calls import Ours, moved
 from pycollective.bench.gpu.clock import Candidate
@@ -198,8 +198,8 @@ def test_a_product_beside_calls() -> None:
         "nccl": (2.0, 1.6),
     }
     rows = [{"candidate": name, "call_seconds": c, "product_seconds": p} for name, (c, p) in times.items()]
-    assert beside.conclusion(rows[:3], 1.0) == "direct, 4 channels: a product takes 20% longer"
-    assert "4 channels: a product takes 20% longer; beside NCCL 60%" in beside.conclusion(rows, 1.0)
+    assert overlap.conclusion(rows[:3], 1.0) == "direct, 4 channels: a product takes 20% longer"
+    assert "4 channels: a product takes 20% longer; beside NCCL 60%" in overlap.conclusion(rows, 1.0)
 
 
 def test_a_timeout_names_the_line_of_the_topology(bench: Any) -> None:

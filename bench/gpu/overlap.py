@@ -1,4 +1,4 @@
-"""The slowdown of a matrix product during an allreduce, by thread blocks. ``python -m bench.gpu.beside``"""
+"""The slowdown of a matrix product during an allreduce, by thread blocks. ``python -m bench.gpu.overlap``"""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CHANNELS = (0, 1, 2, 4, 8)
 
 def main() -> int:
     """Exit status 1 if torch cannot use a GPU here."""
-    parser = argparse.ArgumentParser(prog="python -m bench.gpu.beside", description="A matrix product beside calls.")
+    parser = argparse.ArgumentParser(prog="python -m bench.gpu.overlap", description="A matrix product beside calls.")
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--output", type=Path, help="where the JSON goes")
     options = parser.parse_args()
@@ -43,7 +43,7 @@ def main() -> int:
     result: dict[str, Any] = {"provenance": provenance(bench.clock.cuda, 0, bench.ceiling, nccl.about(options.ranks))}
     product = _product()
     result["product_seconds"] = alone = _seconds(product, lambda: None)
-    result["beside"] = rows = []
+    result["overlap"] = rows = []
     for candidate in _candidates(bench):
         candidate.call(0)
         bench.clock.synchronize()
