@@ -20,6 +20,7 @@ import pytest
 from calls import MOVING, REDUCING, call, expected, has, sum_that
 from processes import run
 from reference import TOPOLOGIES, Array, contributions
+from speed import deadline
 
 import pycollective
 from launch import launch
@@ -276,17 +277,25 @@ def test_idle_threads_rest() -> None:
     run(2, idle)
 
 
+def blocked_signals() -> dict[str, str]:
+    """The masks of blocked signals, in hexadecimal, of the core's threads."""
+    status = ""
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a rank's, which ends meanwhile
+            status += thread.joinpath("status").read_text()
+    return dict(re.findall(r"Name:\t(pc-\w+)\n.*?\nSigBlk:\t(\w+)\n", status, re.DOTALL))
+
+
 def masked(comm: Communicator, link: Connection | None) -> None:
     """Threads of the core block all signals: one may have ended the process that a sigwait() is waiting for."""
     comm.iallreduce(np.ones(3)).wait()
     across = local_world(2, hosts=(0, 1))  # with heartbeats
     across.run(lambda comm: comm.allreduce(np.ones(3)))
-    status = ""
-    for thread in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one of the world's, which ends meanwhile
-            status += thread.joinpath("status").read_text()
-    blocked = dict(re.findall(r"Name:\t(pc-\w+)\n.*?\nSigBlk:\t(\w+)\n", status, re.DOTALL))
-    assert blocked.keys() == {"pc-progress", "pc-heartbeats"}
+    end, blocked = time.monotonic() + deadline(20), blocked_signals()
+    while blocked.keys() != {"pc-progress", "pc-heartbeats"}:  # a thread names itself, after it has started
+        assert time.monotonic() < end, blocked
+        time.sleep(0.001)
+        blocked = blocked_signals()
     for mask in blocked.values():
         left = {number for number in signal.valid_signals() if not int(mask, 16) >> number - 1 & 1}
         assert left == {signal.SIGKILL, signal.SIGSTOP}

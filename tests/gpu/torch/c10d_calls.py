@@ -25,7 +25,7 @@ def compare(world: World, put: Put, get: Put) -> None:
             for dtype in TYPES:
                 for shape in SHAPES:
                     cpu, gpu = one(world, dtype, shape, _as_it_is), one(world, dtype, shape, gaps if later else put)
-                    for tensors, kinds in ((cpu, ("Work", "PlainWork")), (gpu, ("StreamWork",))):
+                    for tensors, kinds in ((cpu, ("Work", "PlainWork")), (gpu, ("DeviceWork",))):
                         work = tensors.pop(0)(later)
                         if later:
                             assert type(work).__name__ in kinds
