@@ -1,4 +1,4 @@
-"""The generated lists of docs/architecture.md: layers, two calls, words, extensions, and all files.
+"""The generated lists of docs/architecture.md: layers, the paths of calls, words, extensions, and all files.
 
 `python tools/docs/make_docs.py docs` writes them between the marks `<!-- begin NAME -->` and `<!-- end NAME -->`;
 tests/house/test_docs.py compares the page with the code. Every file and every function that is named must exist.
@@ -27,6 +27,13 @@ class Stop(NamedTuple):
     does: str
 
 
+PLAIN = (
+    Stop("csrc/bindings/calls/fast_path.cpp", "run_collective", "reads the options, finds the communicator's team"),
+    Stop("csrc/bindings/calls/plain_calls.cpp", "call_plain", "reads the memory of the array, makes the output"),
+    Stop("csrc/bindings/calls/team_call.cpp", "prepare", "looks up the plan of the call's signature"),
+    Stop("csrc/executor/cpu/calls.cpp", "begin", "numbers the call, and with windows agrees where the arrays are"),
+    Stop("csrc/executor/execute.h", "execute", "runs the steps: the same text on CPUs and GPUs"),
+)
 CALL = (
     Stop("pycollective/comm/collectives.py", "allreduce", "is the signature and the docstring"),
     Stop(
@@ -213,6 +220,7 @@ def lists() -> dict[str, str]:
     """
     return {
         "layers": "\n".join(_layers()),
+        "plain": "\n".join(_steps(PLAIN)),
         "call": "\n".join(_steps(CALL)),
         "gradient": "\n".join(_steps(GRADIENT)),
         "glossary": "\n".join(_glossary()),
