@@ -76,93 +76,45 @@ GRADIENT = (
         "packs gradients into the fusion buffer, which all ranks have mapped, and reduces it",
     ),
 )
+_WORDS = """
+topology | pycollective/schedule/language/registry.py TopologyInfo | a class whose methods write programs
+program | pycollective/schedule/language/program.py Program | the copies and sums that a topology has written
+schedule | pycollective/schedule/compiler/schedule.py Schedule | a compiled program: the steps of each rank
+step | pycollective/schedule/compiler/steps.py Step | waits for other ranks, one sum or copy, and its target
+placement | pycollective/schedule/compiler/schedule.py Placement | which of a call's arrays are in windows
+simulation | pycollective/schedule/simulator/simulator.py Simulation | when each step runs on a given network
+communicator | pycollective/comm/communicator.py Communicator | a group of ranks, and its methods
+bootstrap | pycollective/comm/bootstrap/protocol.py Bootstrap | how ranks find each other before they connect
+generation | pycollective/comm/bootstrap/elastic_messages.py Generation | the ranks of an elastic job between two changes
+backend | pycollective/comm/backend.py Backend | what runs the calls of a communicator
+request | pycollective/comm/request.py CallRequest | a call's checked arguments, on its way to the backend
+handle | pycollective/comm/handle.py Handle | a nonblocking call in progress
+planner | pycollective/comm/planner.py Planner | chooses topology and variant for a signature, and compiles
+team | csrc/executor/cpu/team.h Team | the core's half of a communicator
+rank block | csrc/executor/control.h RankBlock | what a rank shows the others: its counter and its entries
+entry | csrc/executor/control.h Entry | what a rank announces of one call
+fingerprint | csrc/executor/control.h Fingerprint | what must be equal on all ranks of a call
+plan | csrc/executor/plan.h Plan | a schedule with type, length and tiles: ready to execute
+window | csrc/executor/cpu/team.h WindowView | memory of all ranks that each of them has mapped
+link | csrc/link/link.h Link | messages between two ranks on different hosts
+rail | pycollective/comm/cuda/nccl/communicators.py NcclRail | the GPUs of equal number on all hosts, joined by NCCL
+engine | pycollective/engine/engine.py Engine | runs named operations that ranks submit in any order
+item | pycollective/engine/operation.py Item | an operation as it is submitted: a gradient, with its name
+pending | csrc/engine/engine.h Pending | an item that has been submitted, in the core
+announcement | csrc/engine/negotiation/announcement.h Announcement | what the other ranks learn of it
+round | csrc/engine/negotiation/policy.h Round | what the ranks have announced of an operation, until all have
+board | csrc/engine/negotiation/board.h Board | carries announcements in shared memory
+agreement | csrc/engine/negotiation/agreement.h Agreement | carries them in messages between hosts
+piece | csrc/engine/fused.h Piece | a gradient's part of the fusion buffer
+job | pycollective/engine/engine_job.py EngineJob | an agreed operation that the communicator's collectives run
+Horovod's operation | pycollective/hvd/operations.py HorovodOperation | what hvd.allreduce and the like submit
+process set | pycollective/hvd/process_sets.py ProcessSet | a subset of the ranks, in Horovod's interface
+gradient group | pycollective/hvd/gradients/gradient_group.py GradientGroup | the gradients of a step in one call
+mixing matrix | pycollective/schedule/mixing.py MixingMatrix | the weights of neighbours in a step of gossip
+"""
 GLOSSARY = {
-    "topology": ("pycollective/schedule/language/registry.py", "TopologyInfo", "a class whose methods write programs"),
-    "program": (
-        "pycollective/schedule/language/program.py",
-        "Program",
-        "the copies and sums that a topology has written",
-    ),
-    "schedule": (
-        "pycollective/schedule/compiler/schedule.py",
-        "Schedule",
-        "a compiled program: the steps of each rank",
-    ),
-    "step": (
-        "pycollective/schedule/compiler/steps.py",
-        "Step",
-        "waits for other ranks, one sum or copy, and its target",
-    ),
-    "placement": ("pycollective/schedule/compiler/schedule.py", "Placement", "which of a call's arrays are in windows"),
-    "simulation": (
-        "pycollective/schedule/simulator/simulator.py",
-        "Simulation",
-        "when each step runs on a given network",
-    ),
-    "communicator": ("pycollective/comm/communicator.py", "Communicator", "a group of ranks, and its methods"),
-    "bootstrap": (
-        "pycollective/comm/bootstrap/protocol.py",
-        "Bootstrap",
-        "how ranks find each other before they connect",
-    ),
-    "generation": (
-        "pycollective/comm/bootstrap/elastic_messages.py",
-        "Generation",
-        "the ranks of an elastic job between two changes",
-    ),
-    "backend": ("pycollective/comm/backend.py", "Backend", "what runs the calls of a communicator"),
-    "request": ("pycollective/comm/request.py", "CallRequest", "a call's checked arguments, on its way to the backend"),
-    "handle": ("pycollective/comm/handle.py", "Handle", "a nonblocking call in progress"),
-    "planner": (
-        "pycollective/comm/planner.py",
-        "Planner",
-        "chooses topology and variant for a signature, and compiles",
-    ),
-    "team": ("csrc/executor/cpu/team.h", "Team", "the core's half of a communicator"),
-    "rank block": ("csrc/executor/control.h", "RankBlock", "what a rank shows the others: its counter and its entries"),
-    "entry": ("csrc/executor/control.h", "Entry", "what a rank announces of one call"),
-    "fingerprint": ("csrc/executor/control.h", "Fingerprint", "what must be equal on all ranks of a call"),
-    "plan": ("csrc/executor/plan.h", "Plan", "a schedule with type, length and tiles: ready to execute"),
-    "window": ("csrc/executor/cpu/team.h", "WindowView", "memory of all ranks that each of them has mapped"),
-    "link": ("csrc/link/link.h", "Link", "messages between two ranks on different hosts"),
-    "rail": (
-        "pycollective/comm/cuda/nccl/communicators.py",
-        "NcclRail",
-        "the GPUs of equal number on all hosts, joined by NCCL",
-    ),
-    "engine": ("pycollective/engine/engine.py", "Engine", "runs named operations that ranks submit in any order"),
-    "item": ("pycollective/engine/operation.py", "Item", "an operation as it is submitted: a gradient, with its name"),
-    "pending": ("csrc/engine/engine.h", "Pending", "an item that has been submitted, in the core"),
-    "announcement": ("csrc/engine/negotiation/announcement.h", "Announcement", "what the other ranks learn of it"),
-    "round": (
-        "csrc/engine/negotiation/policy.h",
-        "Round",
-        "what the ranks have announced of an operation, until all have",
-    ),
-    "board": ("csrc/engine/negotiation/board.h", "Board", "carries announcements in shared memory"),
-    "agreement": ("csrc/engine/negotiation/agreement.h", "Agreement", "carries them in messages between hosts"),
-    "piece": ("csrc/engine/fused.h", "Piece", "a gradient's part of the fusion buffer"),
-    "job": (
-        "pycollective/engine/engine_job.py",
-        "EngineJob",
-        "an agreed operation that the communicator's collectives run",
-    ),
-    "Horovod's operation": (
-        "pycollective/hvd/operations.py",
-        "HorovodOperation",
-        "what hvd.allreduce and the like submit",
-    ),
-    "process set": ("pycollective/hvd/process_sets.py", "ProcessSet", "a subset of the ranks, in Horovod's interface"),
-    "gradient group": (
-        "pycollective/hvd/gradients/gradient_group.py",
-        "GradientGroup",
-        "the gradients of a step in one call",
-    ),
-    "mixing matrix": (
-        "pycollective/schedule/mixing.py",
-        "MixingMatrix",
-        "the weights of neighbours in a step of gossip",
-    ),
+    word: (*place.split(), meaning)
+    for word, place, meaning in (row.split(" | ") for row in _WORDS.strip().splitlines())
 }
 """Word -> the file and the class that stand for it, and what it is. No other Python class has the same name."""
 EXTENSIONS = {
