@@ -85,7 +85,7 @@ placement | pycollective/schedule/compiler/schedule.py Placement | which of a ca
 simulation | pycollective/schedule/simulator/simulator.py Simulation | when each step runs on a given network
 communicator | pycollective/comm/communicator.py Communicator | a group of ranks, and its methods
 bootstrap | pycollective/comm/bootstrap/protocol.py Bootstrap | how ranks find each other before they connect
-generation | pycollective/comm/bootstrap/elastic_messages.py Generation | the ranks of an elastic job between two changes
+generation | pycollective/comm/bootstrap/elastic_messages.py Generation | the ranks of an elastic job until they change
 backend | pycollective/comm/backend.py Backend | what runs the calls of a communicator
 request | pycollective/comm/request.py CallRequest | a call's checked arguments, on its way to the backend
 handle | pycollective/comm/handle.py Handle | a nonblocking call in progress
