@@ -50,7 +50,7 @@ def test_without_a_launcher(tmp_path: Path) -> None:
 
 
 def test_a_stranger_gets_no_answer() -> None:
-    with network.Server(b"k" * 16) as server:
+    with network.ProbeServer(b"k" * 16) as server:
         with socket.create_connection(("127.0.0.1", server.port), 5) as stranger:
             stranger.sendall(b"x" * 16 + b"?")
             with contextlib.suppress(ConnectionResetError):
@@ -60,12 +60,12 @@ def test_a_stranger_gets_no_answer() -> None:
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
 def test_an_address_of_ipv6() -> None:
-    with network.Server(b"k" * 16) as server:
+    with network.ProbeServer(b"k" * 16) as server:
         assert network.measure("::1", server.port, b"k" * 16).round_trip > 0
 
 
 def test_nobody_at_the_address() -> None:
-    with network.Server(b"k" * 16) as server:
+    with network.ProbeServer(b"k" * 16) as server:
         port = server.port
     finding = network._to_one("here", "rank 1", "127.0.0.1", port, b"k" * 16)
     assert (finding.ok, finding.value) == (False, "127.0.0.1 cannot be reached")

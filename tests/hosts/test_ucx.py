@@ -120,7 +120,7 @@ def test_messages_with_a_wrong_secret_are_dropped() -> None:
         end = time.monotonic() + (20 if expected_by_1 == right else 1)
         missing = [[1], [0]]
         while any(missing) and time.monotonic() < end:
-            missing = [worker.meet(0) for worker in workers]
+            missing = [worker.synchronize(0) for worker in workers]
         for worker in workers:
             worker.close()
         return not any(missing)
