@@ -290,8 +290,8 @@ MUTANTS = (
         "if self.rest and now - self._since >= _PATIENCE:", "if False:", LAUNCHER,
     ),
     Mutant(
-        "a killed rank has ended well", "pycollective/cli/launch/job.py",
-        "rank.code = code if code >= 0 else 128 - code", "rank.code = max(code, 0)", LAUNCHER,
+        "a killed rank has ended well", "pycollective/cli/launch/culprit.py",
+        "return self.code if self.code >= 0 else 128 - self.code", "return max(self.code, 0)", LAUNCHER,
     ),
     Mutant(
         "the launcher stops alone", "pycollective/cli/launch/signals.py", "        pass_on(number)\n", "", LAUNCHER,
