@@ -43,9 +43,10 @@ def deep(data, validation, args, seeds: int) -> tuple[dict[str, float], dict[str
     """Part 1: the rate chosen for each rule, and the accuracy for each seed."""
     network, full = Network((data.train_x[0].size, *(WIDTH,) * DEPTH, data.classes), "sigmoid"), len(data.train_x)
     batches = dict.fromkeys(RULES, full) | {f"SGD, batch {SMALL}": SMALL}
+    epochs = STEPS // 2 if args.quick else STEPS
 
     def run(rows, name: str, lr: float, seed: int):
-        steps = STEPS * full // batches[name]  # STEPS epochs
+        steps = epochs * full // batches[name]
         schedule = warm_up(steps // 10, cosine(steps), start=0.1)  # LARC does not scale a step whose rate is 0
         optimizer = RULES[name.split(",")[0]][0](lr)
         return train(rows, network, batches[name], steps, optimizer, ranks=args.ranks, seed=seed, schedule=schedule)

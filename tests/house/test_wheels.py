@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from make_wheels import Failure, best_level, chosen, interpreters
+from make_wheels import MOST_BYTES, Failure, best_level, chosen, interpreters
 
 V3 = "pni ssse3 fma cx16 sse4_1 sse4_2 movbe popcnt avx f16c bmi1 avx2 bmi2 lahf_lm abm"
 V4 = f"{V3} avx512f avx512dq avx512cd avx512bw avx512vl"
@@ -61,3 +61,11 @@ def test_a_version_that_is_missing_is_named() -> None:
 )  # fmt: skip
 def test_best_level(flags: str, level: str) -> None:
     assert best_level(f"processor\t: 0\nflags\t\t: fpu {flags}\nbugs\t:\n") == level
+
+
+def test_the_wheel_is_small() -> None:
+    """The one that `make install` has built; those of `make wheels`, by another compiler, are a little larger."""
+    built = sorted((Path(sys.prefix) / "core").glob("*.whl"))
+    if not built:
+        pytest.skip("needs an installation by `make install`")
+    assert built[0].stat().st_size < 0.96 * MOST_BYTES["cpu"]
