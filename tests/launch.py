@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 from speed import deadline
 
 CLI = [sys.executable, "-m", "pycollective"]
@@ -93,6 +94,7 @@ def launch(
     grace: float = 0,
     check: bool = False,
     through: str = "",
+    loaded: Sequence[str] = (),
 ) -> Launched:
     """Run `script` on `n` ranks, in an empty folder, and return what each wrote.
 
@@ -107,17 +109,20 @@ def launch(
         env: variables to add to the environment. grace: as in `pycollective run --grace`.
         check: raise an AssertionError unless the exit code is 0.
         through: the module that runs the script, as `python -m THROUGH SCRIPT`.
+        loaded: modules that the ranks' processes have loaded when they start (see warm.py): for scripts of which the
+            start itself is not what is tested.
     """
     with tempfile.TemporaryDirectory(prefix="pycollective-test-") as folder:
         file = _script(script, Path(folder))
         out = Path(folder, "out")
         out.mkdir()
         module = ["-m", through] if through else []
-        program = ["sh", "-c", _WRAPPER, str(out), sys.executable, *module, str(file), *map(str, args)]
-        command = [*_launcher(launcher, n, grace), *program]
+        python = warm.python(*loaded) if loaded else [sys.executable]
+        program = ["sh", "-c", _WRAPPER, str(out), *python, *module, str(file), *map(str, args)]
+        command = [*_launcher(launcher, n, grace, python), *program]
         full = {k: v for k, v in os.environ.items() if not k.startswith(("PYCOLLECTIVE_", "OMPI_", "PMI", "PRTE_"))}
         full |= OPEN_MPI_SETTINGS if launcher == "mpirun" else {}
-        full |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "OMP_NUM_THREADS": "1", **(env or {})}
+        full |= warm.RANKS | dict(env or {})
         returncode, stderr = _run(command, full, folder, deadline(timeout))
         outputs = [_text(out / f"{rank}.out") for rank in range(n)] if launcher != "alone" else [_text(out / ".out")]
     result = Launched(outputs, returncode, stderr, command)
@@ -157,7 +162,7 @@ def on_two_host_names(
     )
 
 
-def _launcher(name: str, n: int, grace: float) -> list[str]:
+def _launcher(name: str, n: int, grace: float, python: list[str]) -> list[str]:
     if name == "pycollective":
         return [*CLI, "run", "--grace", str(grace), "-np", str(n)]
     if name == "mpirun":
@@ -166,7 +171,7 @@ def _launcher(name: str, n: int, grace: float) -> list[str]:
             raise AssertionError("no mpirun with mpi4py; mark the test with @needs_mpi")
         return [mpirun, "--allow-run-as-root", "--oversubscribe", "-np", str(n)]
     if name == "torchrun":
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
+        torchrun = [*python, "-m", "torch.distributed.run", "--standalone", "--no-python"]
         return [*torchrun, "--nproc-per-node", str(n)]
     if name == "alone":
         assert n == 1

@@ -22,6 +22,7 @@ def test_keras_3() -> None:
 def test_a_script_for_horovod() -> None:
     needs("tensorflow")
     env, script = {"TF_CPP_MIN_LOG_LEVEL": "3"}, EXAMPLES / "horovod_keras.py"
-    ran = launch(2, script, "--epochs", "4", env=env, timeout=110, check=True, through="pycollective.horovod")
+    options = {"through": "pycollective.horovod", "loaded": ["tensorflow", "sklearn.datasets"]}
+    ran = launch(2, script, "--epochs", "4", env=env, timeout=110, check=True, **options)
     found = re.fullmatch(r"2 ranks: accuracy (\d\.\d{3})", ran[0].splitlines()[-1])
     assert found and float(found[1]) > 0.85, ran.report()

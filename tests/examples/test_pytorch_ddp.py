@@ -32,7 +32,7 @@ def digits(n: int, launcher: str, *args: str) -> tuple[float, str]:
     if launcher == "torchrun":
         text = torchrun(n, *args)
     else:
-        ran = launch(n, EXAMPLE, *args, launcher=launcher).check()
+        ran = launch(n, EXAMPLE, *args, launcher=launcher, loaded=["torch", "sklearn.datasets"]).check()
         assert ran.outputs[1:] == [""] * (n - 1)
         text = ran.outputs[0]
     found = re.fullmatch(r"accuracy (\d\.\d{4})  digest ([0-9a-f]{16})  backend (\S+)\n", text)

@@ -22,13 +22,16 @@ torch: Any = pytest.importorskip("torch")
 needs("sklearn")
 pytestmark = pytest.mark.torch
 EXAMPLES = Path(__file__).parents[2] / "examples"
+LOADED = ["torch", "sklearn.datasets"]
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
 @functools.cache
 def digits(n: int, launcher: str, *args: str) -> tuple[float, str]:
     """(accuracy, digest) of a run."""
-    ran = launch(n, EXAMPLES / "pytorch_digits.py", *args, launcher=launcher, env=ONE_THREAD, timeout=120).check()
+    ran = launch(
+        n, EXAMPLES / "pytorch_digits.py", *args, launcher=launcher, env=ONE_THREAD, timeout=120, loaded=LOADED
+    ).check()
     assert ran.outputs[1:] == [""] * (n - 1)
     found = re.fullmatch(r"accuracy (\d\.\d{4})  digest ([0-9a-f]{16})  ranks (\d)\n", ran.outputs[0])
     assert found, ran.report()

@@ -15,7 +15,8 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "tensorflow_digits.py"
 
 def digits(n: int, launcher: str, *args: str) -> tuple[float, str]:
     """(accuracy, digest) of a run."""
-    ran = launch(n, EXAMPLE, *args, launcher=launcher, env={"TF_CPP_MIN_LOG_LEVEL": "3"}, timeout=120).check()
+    loaded = ["tensorflow", "sklearn.datasets"]
+    ran = launch(n, EXAMPLE, *args, launcher=launcher, loaded=loaded, timeout=120).check()
     assert ran.outputs[1:] == [""] * (n - 1)
     found = re.fullmatch(r"accuracy (\d\.\d{4})  digest ([0-9a-f]{16})  ranks (\d)\n", ran.outputs[0])
     assert found, ran.report()

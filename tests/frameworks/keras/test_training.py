@@ -36,7 +36,8 @@ def outcomes(kind: str) -> dict[str, list[str]]:
     env = {**chosen, "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_ENABLE_X64": "1", "PYCOLLECTIVE_TIMEOUT": "8"}
     found: dict[str, list[str]] = {name: [] for name in KINDS[kind]}
     try:
-        ranks = launch(2, CHECKS, *KINDS[kind], timeout=240, env=env, grace=60)
+        loaded = {"tf_keras": ["tensorflow", "tf_keras"], "jax": []}.get(kind, [kind])  # JAX reads `env` at its import
+        ranks = launch(2, CHECKS, *KINDS[kind], timeout=240, env=env, grace=60, loaded=loaded)
     except AssertionError as error:  # too slow: remembered, not repeated for each check
         return {name: [str(error)] for name in found}
     for output in ranks:

@@ -32,7 +32,8 @@ def start(name: str) -> tuple[Launched | str, list[dict[str, Any]]]:
     ranks, parts = STARTS[name]
     env = {"TF_CPP_MIN_LOG_LEVEL": "3"} | ({"PYCOLLECTIVE_TENSORFLOW_OP": "0"} if name == "fallback" else {})
     try:
-        done = launch(ranks, Path(__file__).with_name("run_steps.py"), ranks, *parts, timeout=240, grace=30, env=env)
+        script = Path(__file__).with_name("run_steps.py")
+        done = launch(ranks, script, ranks, *parts, timeout=240, grace=30, env=env, loaded=["tensorflow"])
     except AssertionError as error:  # too slow: remembered, not repeated for each test
         return str(error), [{}] * ranks
     lines = ([line for line in output.splitlines() if line.startswith("[")] for output in done)

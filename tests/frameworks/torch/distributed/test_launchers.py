@@ -48,7 +48,7 @@ FORMS = ["{}", "dict(init_method='pycollective://')"]
 def test_under_other_launchers(launcher: str) -> None:
     """In both forms, in either order: the last one ends without cleanup."""
     forms = FORMS if launcher == "mpirun" else FORMS[::-1]
-    ran = launch(3, SCRIPT, *forms, launcher=launcher).check()
+    ran = launch(3, SCRIPT, *forms, launcher=launcher, loaded=["torch"]).check()
     assert ran.outputs == ["0 6.0 6.0\n" * 2, "1 3.0 3.0\n" * 2, "2 6.0 6.0\n" * 2], ran.report()
     assert "Error" not in ran.stderr and "terminate" not in ran.stderr
 

@@ -29,12 +29,12 @@ for backend in sys.argv[2:]:
 
 
 def test_plain_torch_forms_one_group() -> None:
-    ran = launch(2, PLAIN, "theirs", "gloo", env={"RANK": "0", "WORLD_SIZE": "1"}, check=True)
+    ran = launch(2, PLAIN, "theirs", "gloo", env={"RANK": "0", "WORLD_SIZE": "1"}, loaded=["torch"], check=True)
     assert ran.outputs == ["gloo 0 2 3.0 True\n", "gloo 1 2 3.0 True\n"]
 
 
 def test_once_imported_pycollective_handles_env_and_the_master_port_stays_closed() -> None:
-    ran = launch(2, PLAIN, "ours", "gloo", "pycollective", check=True)
+    ran = launch(2, PLAIN, "ours", "gloo", "pycollective", loaded=["torch"], check=True)
     assert ran.outputs == [f"gloo {rank} 2 3.0 False\npycollective {rank} 2 3.0 False\n" for rank in (0, 1)]
 
 
@@ -54,7 +54,7 @@ accelerator.end_training()
 @pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="needs accelerate")
 def test_accelerate_forms_one_group() -> None:
     # Not its exit code: with accelerate and torch 2.13, Gloo aborts at the exit of one job in three, torchrun's too.
-    ran = launch(2, ACCELERATE, timeout=90)
+    ran = launch(2, ACCELERATE, timeout=90, loaded=["torch"])
     assert ran.outputs == ["0 2 [[6.0, 6.0]]\n", "1 2 [[6.0, 6.0]]\n"]  # the mean of 4 and 8
 
 
@@ -83,5 +83,5 @@ torch.distributed.destroy_process_group()  # a process that ends with Gloo's thr
 
 @pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="needs lightning")
 def test_lightning_forms_one_group() -> None:
-    ran = launch(2, LIGHTNING, check=True, timeout=90)
+    ran = launch(2, LIGHTNING, check=True, timeout=90, loaded=["torch"])
     assert ran.outputs == ["0 2 1.0 2.0\n", "1 2 1.0 2.0\n"]  # one row each, and the mean of their gradients

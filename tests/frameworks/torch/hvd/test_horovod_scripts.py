@@ -93,7 +93,7 @@ if __name__ == "__main__":
 
 def test_a_script_of_the_usual_shape_learns() -> None:
     words = ["--fp16-allreduce"]
-    ran = launch(3, USUAL, *words, through=THROUGH, env=ONE_THREAD, timeout=120).check()
+    ran = launch(3, USUAL, *words, through=THROUGH, env=ONE_THREAD, timeout=120, loaded=["torch"]).check()
     assert ran.outputs == [f"rank {r} of 3: learnt, equal\n" for r in range(3)]
 
 
@@ -109,7 +109,8 @@ print(hvd.rank(), hvd.size(), total.tolist(), sys.argv[1:])
 
 @pytest.mark.parametrize("launcher", ["torchrun", pytest.param("mpirun", marks=needs_mpi)])
 def test_a_script_under_other_launchers(launcher: str) -> None:
-    ran = launch(2, SHORT, "--lr", "1", through=THROUGH, launcher=launcher, env=ONE_THREAD, timeout=120).check()
+    options = {"launcher": launcher, "through": THROUGH, "loaded": ["torch"]}
+    ran = launch(2, SHORT, "--lr", "1", env=ONE_THREAD, timeout=120, **options).check()
     assert ran.outputs == [f"{r} 2 [1.0, 3.0, 5.0] ['--lr', '1']\n" for r in range(2)]
 
 
@@ -189,7 +190,7 @@ print(f"was {first}, is {hvd.rank()} of {hvd.size()}, equal {ends[0] == ends[1]}
 
 
 def test_an_elastic_script_continues_without_a_killed_rank() -> None:
-    ran = launch(3, ELASTIC, through=THROUGH, grace=60, env=ONE_THREAD)
+    ran = launch(3, ELASTIC, through=THROUGH, grace=60, env=ONE_THREAD, loaded=["torch"])
     assert ran.returncode == 128 + 9, ran.report()
     lines = [f"was {was}, is {rank} of 2, equal True, whole True\n" for rank, was in enumerate([0, 2])]
     assert [ran.outputs[0], ran.outputs[2]] == [f"now 2 ranks, from batch 10\n{line}" for line in lines], ran.report()

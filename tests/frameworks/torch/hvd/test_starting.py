@@ -58,7 +58,7 @@ UNDER_HOROVOD = """
 
 @needs_mpi
 def test_communicators_of_mpi4py() -> None:
-    launch(4, ON_MPI, launcher="mpirun", check=True)
+    launch(4, ON_MPI, launcher="mpirun", loaded=["torch"], check=True)
 
 
 ON_MPI = """
