@@ -162,7 +162,7 @@ def on_two_host_names(
     )
 
 
-def _launcher(name: str, n: int, grace: float, python: list[str]) -> list[str]:
+def _launcher(name: str, n: int, grace: float, python: Sequence[str] = (sys.executable,)) -> list[str]:
     if name == "pycollective":
         return [*CLI, "run", "--grace", str(grace), "-np", str(n)]
     if name == "mpirun":
