@@ -108,15 +108,28 @@ template <class T>
   }
 }
 
+// An array may begin at any address, not only at a multiple of its elements' size.
+template <class T>
+T element_of(const void* array, size_t i) {
+  T value;
+  std::memcpy(static_cast<void*>(&value), static_cast<const char*>(array) + i * sizeof(T), sizeof value);
+  return value;
+}
+
+template <class T>
+void set_element(void* array, size_t i, T value) {
+  std::memcpy(static_cast<char*>(array) + i * sizeof(T), static_cast<const void*>(&value), sizeof value);
+}
+
 // One by one, in the first element of a register.  A padded buffer takes longer for a few: the load of a register waits
 // for the stores of its parts.
 template <class T, class Op, Factors factors>
 [[gnu::noinline]] void combine_few(const Block& b) {
   for (size_t i = 0; i < b.count; ++i) {
     Registers<T> acc = {};
-    reduce<T, Op, factors, 1>(
-        b, acc, [&](int s, int) { return typename Lanes<T>::Vector{static_cast<const T*>(b.sources[s])[i]}; });
-    for (int d = 0; d < b.m; ++d) static_cast<T*>(b.targets[d])[i] = acc[0][0];
+    reduce<T, Op, factors, 1>(b, acc,
+                              [&](int s, int) { return typename Lanes<T>::Vector{element_of<T>(b.sources[s], i)}; });
+    for (int d = 0; d < b.m; ++d) set_element<T>(b.targets[d], i, acc[0][0]);
   }
 }
 
@@ -218,7 +231,7 @@ void combine_scaled_integers(const Block& b) {
   for (size_t i = 0; i < b.count; ++i) {
     Wide acc = 0;
     for (int s = 0; s < b.k; ++s) {
-      Wide v = static_cast<const T*>(b.sources[s])[i];
+      Wide v = element_of<T>(b.sources[s], i);
       if (b.initial[s] && b.scaling->prescale != 1.0)
         v = to_integer<Wide>(static_cast<double>(v) * b.scaling->prescale);
       acc = s == 0 ? v : Op::apply(acc, v);
@@ -227,7 +240,7 @@ void combine_scaled_integers(const Block& b) {
       acc = static_cast<Wide>(acc / static_cast<Wide>(b.scaling->divisor));
       if (b.scaling->postscale != 1.0) acc = to_integer<Wide>(static_cast<double>(acc) * b.scaling->postscale);
     }
-    for (int d = 0; d < b.m; ++d) static_cast<T*>(b.targets[d])[i] = static_cast<T>(acc);
+    for (int d = 0; d < b.m; ++d) set_element<T>(b.targets[d], i, static_cast<T>(acc));
   }
 }
 
@@ -267,13 +280,13 @@ void combine_complex(const Block& b) {
   for (size_t i = 0; i < b.count; ++i) {
     T acc{};
     for (int s = 0; s < b.k; ++s) {
-      T v = static_cast<const T*>(b.sources[s])[i];
+      T v = element_of<T>(b.sources[s], i);
       if (Scaled && b.initial[s]) v = v * static_cast<Real>(b.scaling->prescale);
       acc = s == 0 ? Op::first(v) : Op::apply(acc, v);
     }
     if (Scaled && b.complete)
       acc = acc / static_cast<Real>(b.scaling->divisor) * static_cast<Real>(b.scaling->postscale);
-    for (int d = 0; d < b.m; ++d) static_cast<T*>(b.targets[d])[i] = acc;
+    for (int d = 0; d < b.m; ++d) set_element<T>(b.targets[d], i, acc);
   }
 }
 
