@@ -8,7 +8,7 @@ import typing_extensions
 __all__: list[str] = ['CustomOperator', 'DeviceArray', 'DeviceMemory', 'DlpackView', 'Event', 'Graph', 'MOST_RANKS', 'MOST_VIRTUAL_RANKS', 'NcclComm', 'NcclLibrary', 'Plan', 'StagingCopies', 'Stream', 'Team', 'allocate_plain', 'allocate_vmm', 'begin_capture', 'copy', 'current_device', 'custom_program', 'device_count', 'device_of', 'driver_version', 'end_capture', 'idle', 'import_vmm', 'is_capturing', 'load_custom', 'move', 'open_ipc', 'probe_read', 'probe_write', 'properties', 'runtime_version', 'synchronize', 'why_no_device']
 class Stream:
     """
-    A stream that does not synchronize with the default stream.
+    A stream that does not synchronize with the default stream, of the greatest priority: calls do not queue behind the kernels of a backward pass.
     """
     def __init__(self, device: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
@@ -17,6 +17,9 @@ class Stream:
         ...
     @property
     def device(self) -> int:
+        ...
+    @property
+    def priority(self) -> int:
         ...
 class Event:
     """

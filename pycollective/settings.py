@@ -116,6 +116,8 @@ _ROWS = (  # name, kind, default, meaning, reader (or setter), field of the core
             positive=True),
     Setting("PYCOLLECTIVE_CUDA_SCRATCH", "bytes", 64 << 20, "GPU scratch of each rank", _GPU, "cuda_scratch_bytes"),
     Setting("PYCOLLECTIVE_CUDA_TILE", "bytes", 512 << 10, "largest tile on GPUs", _GPU, "cuda_tile_bytes"),
+    Setting("PYCOLLECTIVE_CUDA_BLOCKS", "count", 64, "most thread blocks of a rank's calls on its GPU", _GPU,
+            positive=True),
     Setting("PYCOLLECTIVE_CUDA_HOSTS", "text", "auto",
             "GPU arrays between hosts: nccl, staged (through host memory), or auto: NCCL if it is usable", _GPU,
             choices=("auto", "nccl", "staged")),

@@ -74,12 +74,19 @@ class Stream {
  public:
   explicit Stream(int device) : device_(device) {
     const OnDevice on(device);
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    int least = 0, greatest = 0;
+    check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+    check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest), "cudaStreamCreateWithPriority");
   }
   ~Stream() { (void)cudaStreamDestroy(stream_); }
   Stream(const Stream&) = delete;
   uintptr_t address() const { return reinterpret_cast<uintptr_t>(stream_); }
   int device() const { return device_; }
+  int priority() const {
+    int priority = 0;
+    check(cudaStreamGetPriority(stream_, &priority), "cudaStreamGetPriority");
+    return priority;
+  }
 
  private:
   int device_;
@@ -193,10 +200,14 @@ void bind_cuda_runtime(py::module_& m) {
       "Whether no kernel of a communicator of this process is in flight.");
   m.def("is_capturing", &capturing, py::arg("stream"));
   m.def("begin_capture", &begin_capture, py::arg("stream"));
-  py::class_<Stream>(m, "Stream", py::module_local(), "A stream that does not synchronize with the default stream.")
+  py::class_<Stream>(
+      m, "Stream", py::module_local(),
+      "A stream that does not synchronize with the default stream, of the greatest priority: calls do not "
+      "queue behind the kernels of a backward pass.")
       .def(py::init<int>(), py::arg("device"))
       .def_property_readonly("address", &Stream::address)
-      .def_property_readonly("device", &Stream::device);
+      .def_property_readonly("device", &Stream::device)
+      .def_property_readonly("priority", &Stream::priority);
   py::class_<Event>(m, "Event", py::module_local(), "A point in a stream.")
       .def(py::init<int, bool>(), py::arg("device"), py::arg("timed") = false)
       .def("record", &Event::record, py::arg("stream"))

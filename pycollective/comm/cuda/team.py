@@ -63,11 +63,13 @@ class DeviceTeam:
         mine = {
             "gpu": cuda.properties(device)["uuid"],
             "channels": [cuda.Team.most_channels(device, sharing + 1) for sharing in range(size)],
+            "blocks": int(setting("PYCOLLECTIVE_CUDA_BLOCKS")),
             "scratch": int(setting("PYCOLLECTIVE_CUDA_SCRATCH")),
         }
         received = [json.loads(text) for text in exchange(json.dumps(mine).encode())]
         gpus = [each["gpu"] for each in received]
         channels = _agree_on_channels(gpus, [each["channels"] for each in received])
+        channels = min(channels, *(each["blocks"] for each in received))
         if channels < 1:
             raise CommunicatorError("a GPU cannot run the blocks of this communicator's ranks at the same time")
         scratch = received[0]["scratch"]  # the first rank's setting applies: all must cut the same way

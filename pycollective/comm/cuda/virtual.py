@@ -36,7 +36,7 @@ def require_room(size: int, device: str | int) -> int:
         raise CommunicatorError(f"there is no CUDA device {number}; there are {cuda.device_count()}")
     if size > cuda.MOST_VIRTUAL_RANKS:
         raise CommunicatorError(f"at most {cuda.MOST_VIRTUAL_RANKS} ranks can share one GPU, not {size}")
-    channels = int(cuda.Team.most_channels(number, size))
+    channels = min(int(cuda.Team.most_channels(number, size)), int(setting("PYCOLLECTIVE_CUDA_BLOCKS")))
     if channels < 1:
         raise CommunicatorError(f"device {number} has too few multiprocessors for {size} ranks")
     return channels

@@ -157,6 +157,20 @@ def test_max_channels_changes_no_bit() -> None:
     pc.local_world(2).run(work)
 
 
+@pytest.mark.parametrize("most", [1, 3])
+def test_a_setting_limits_the_blocks(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pycollective.comm.cuda.virtual import VirtualWorld
+
+    unlimited = VirtualWorld(2).channels
+    monkeypatch.setenv("PYCOLLECTIVE_CUDA_BLOCKS", str(most))
+    assert VirtualWorld(2).channels == most < unlimited
+
+
+def test_streams_have_the_greatest_priority(cuda: ModuleType) -> None:
+    """Calls do not queue behind the kernels of a backward pass."""
+    assert cuda.Stream(0).priority < 0
+
+
 def test_a_captured_call_is_replayed(cuda: ModuleType) -> None:
     """The counters are in device memory: each replay continues from the last call."""
     from pycollective.comm import request

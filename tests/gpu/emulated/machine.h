@@ -68,6 +68,7 @@ struct Stream {
   std::condition_variable changed;
   std::deque<std::function<void()>> queue;
   uint64_t added = 0, done = 0;
+  int priority = 0;
   bool ends = false;
   Graph* capture = nullptr;
   const unsigned long long id = ++ids;

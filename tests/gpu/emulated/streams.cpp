@@ -14,8 +14,21 @@ bool pc_emulated::forbidden() {
   return own_captures > 0 || (thread_mode == cudaStreamCaptureModeGlobal && global_captures.load() > 0);
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
+  *priority = stream->priority;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
   auto made = std::make_shared<Stream>();
+  made->priority = priority;  // reported, but without effect
   *stream = made.get();
   const std::lock_guard lock(state().streams_mutex);
   state().streams.push_back(std::move(made));
