@@ -7,6 +7,7 @@ the sanitizer would detect them.
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import itertools
 import os
@@ -67,11 +68,15 @@ def installed_core() -> str:
 def build(preset: str, *targets: str) -> Path:
     """Build a preset; returns the folder with its binaries."""
     folder = ROOT / "build" / preset
+    folder.mkdir(parents=True, exist_ok=True)
     core = installed_core() if preset == "cpu" else ""
-    configured = run("cmake", "--preset", preset, f"-DPython3_EXECUTABLE={sys.executable}", f"-DPC_CORE_LIBRARY={core}")
-    assert configured.returncode == 0, last_lines(configured.stdout)
-    built = run("cmake", "--build", "--preset", preset, "--target", *targets, timeout=540)
-    assert built.returncode == 0, last_lines(built.stdout)
+    python, library = f"-DPython3_EXECUTABLE={sys.executable}", f"-DPC_CORE_LIBRARY={core}"
+    with (folder / "lock").open("w") as lock:  # other test processes build others of its targets
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        configured = run("cmake", "--preset", preset, python, library)
+        assert configured.returncode == 0, last_lines(configured.stdout)
+        built = run("cmake", "--build", "--preset", preset, "--target", *targets, timeout=540)
+        assert built.returncode == 0, last_lines(built.stdout)
     return folder / "tests" / "native"
 
 
