@@ -41,6 +41,7 @@ add_library(pc_core STATIC
   csrc/engine/negotiation/board.cpp
   csrc/engine/negotiation/board_lock.cpp
   csrc/engine/negotiation/policy.cpp
+  csrc/engine/negotiation/rounds.cpp
   csrc/engine/negotiation/signature.cpp
   csrc/link/tcp.cpp
   csrc/link/ucx_library.cpp

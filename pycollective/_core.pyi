@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import typing
 import typing_extensions
-__all__: list[str] = ['ALWAYS_STAGED', 'ALWAYS_STAGED_BETWEEN_HOSTS', 'AgreedOperation', 'Agreement', 'Engine', 'Handle', 'HostBuffer', 'JaxGraphCall', 'Layout', 'Ledger', 'Schedule', 'Segment', 'TableDirectory', 'Team', 'TensorFlowCall', 'TensorFlowCompiledCall', 'UcxDevices', 'UcxWorker', 'Window', 'Work', 'announcements', 'check_call', 'collectives', 'combine', 'define_tensorflow_operations', 'define_tensorflow_xla_targets', 'dlpack_layout', 'dtype_name', 'dtypes', 'fast_method', 'instruction_set', 'jax_add_start', 'jax_handlers', 'jax_plan', 'jax_plan_both', 'operators', 'placement', 'reducer_in_place', 'report_on_signal', 'reports_wanted', 'settings', 'takes', 'timeout_of']
+__all__: list[str] = ['ALWAYS_STAGED', 'ALWAYS_STAGED_BETWEEN_HOSTS', 'AgreedOperation', 'Board', 'Carrier', 'Engine', 'Handle', 'HostBuffer', 'JaxGraphCall', 'Layout', 'Ledger', 'Rounds', 'Schedule', 'Segment', 'TableDirectory', 'Team', 'TensorFlowCall', 'TensorFlowCompiledCall', 'UcxDevices', 'UcxWorker', 'Window', 'Work', 'announcements', 'check_call', 'collectives', 'combine', 'define_tensorflow_operations', 'define_tensorflow_xla_targets', 'dlpack_layout', 'dtype_name', 'dtypes', 'fast_method', 'instruction_set', 'jax_add_start', 'jax_handlers', 'jax_plan', 'jax_plan_both', 'operators', 'placement', 'reducer_in_place', 'report_on_signal', 'settings', 'takes', 'timeout_of']
 class Schedule:
     """
     One rank's compiled schedule, checked.
@@ -343,6 +343,129 @@ class TableDirectory:
         """
         How many ranks have read theirs.
         """
+class Carrier:
+    """
+    One rank's end of what an engine's ranks agree through.
+    """
+class Board(Carrier):
+    """
+    The carrier of ranks that share memory.
+    """
+    @staticmethod
+    def segment_bytes(size: typing.SupportsInt | typing.SupportsIndex, slots: typing.SupportsInt | typing.SupportsIndex) -> int:
+        ...
+    def __init__(self, segment: Segment, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, slots: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        `segment`: the same of all ranks, initially zero.
+        """
+    def prepare(self) -> None:
+        """
+        Called by one rank, before the others create their engines.
+        """
+class AgreedOperation:
+    """
+    An operation that all ranks have announced.
+    """
+    @property
+    def absent(self) -> list[int]:
+        """
+        Ranks that have joined and need not announce it.
+        """
+    @property
+    def collective(self) -> str:
+        ...
+    @property
+    def device(self) -> bool:
+        """
+        Whether its arrays are in GPU memory.
+        """
+    @property
+    def difference(self) -> str:
+        """
+        How the ranks differ, as a message; empty if they agree.
+        """
+    @property
+    def last(self) -> int:
+        """
+        The rank that announced it last.
+        """
+    @property
+    def name(self) -> str:
+        ...
+    @property
+    def rows(self) -> list[int]:
+        """
+        The first extent of each rank's x; 0 for ranks that have joined.
+        """
+class Rounds(Carrier):
+    """
+    Between hosts: what follows from the ranks' messages, the same on all ranks that receive the same.
+    """
+    def __init__(self, rank: typing.SupportsInt | typing.SupportsIndex, world_ranks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], threshold: typing.SupportsInt | typing.SupportsIndex, cycle_seconds: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        """
+        `world_ranks`: the ranks' numbers in the world.
+        """
+    def announce(self, rank: typing.SupportsInt | typing.SupportsIndex, announcement: bytes) -> None:
+        """
+        Add a rank's announcement. Raises ValueError for an invalid one.
+        """
+    def await_batches(self, seconds: typing.SupportsFloat | typing.SupportsIndex) -> bool:
+        """
+        Wait until this rank has completed all batches, at most a second; returns whether it has.
+        """
+    def await_caller(self, seconds: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        """
+        Wait until a caller of this rank waits for an operation, at most a second.
+        """
+    def await_news(self, seconds: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        """
+        Wait until this rank has something to tell, at most a second.
+        """
+    def cut(self) -> None:
+        """
+        Cut the complete operations into batches.
+        """
+    def end(self, kind: str, text: str, culprit: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Let what waits fail, once the batches have run, by a class in pycollective.errors.
+        """
+    def fetch(self) -> list[AgreedOperation]:
+        """
+        The next batch, as the engine fetches it; empty: there is none.
+        """
+    def note_silence(self, ranks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], since: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Ranks that have not answered since a time of time.monotonic_ns(): for reports.
+        """
+    def refuse(self, rank: typing.SupportsInt | typing.SupportsIndex, name: str, why: str) -> None:
+        """
+        Report that a rank's submission was refused, and why.
+        """
+    def report(self, seconds: typing.SupportsFloat | typing.SupportsIndex = 0, all: bool = True) -> str:
+        """
+        Operations that have waited for `seconds`, and for which ranks, a line each: all, or those that this rank reports.
+        """
+    def take_news(self) -> tuple[list[bytes], list[tuple[str, str]], tuple[int, float] | None, bool, tuple[str, str, int] | None]:
+        """
+        What this rank tells the others: (announcements, [(name, why it was refused)], (threshold, cycle in seconds) or None, whether it closes its engine, (class, text, rank) of a fault or None).
+        """
+    def tune(self, threshold: typing.SupportsInt | typing.SupportsIndex, cycle_seconds: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        """
+        Set both, from the next cut on.
+        """
+    @property
+    def awaited(self) -> bool:
+        """
+        Whether a caller of this rank waits for an operation.
+        """
+    @property
+    def cycle_seconds(self) -> float:
+        ...
+    @property
+    def waiting(self) -> int:
+        """
+        Number of operations that some ranks have not announced.
+        """
 class Work:
     """
     An operation in progress or completed, with its result.
@@ -381,18 +504,12 @@ class Work:
         ...
 class Engine:
     """
-    Named operations among the ranks of one host.
+    Named operations that the ranks of a team submit in any order.
     """
-    @staticmethod
-    def board_bytes(size: typing.SupportsInt | typing.SupportsIndex, slots: typing.SupportsInt | typing.SupportsIndex) -> int:
-        ...
-    @staticmethod
-    def prepare_board(board: Segment, size: typing.SupportsInt | typing.SupportsIndex, slots: typing.SupportsInt | typing.SupportsIndex) -> None:
+    def __init__(self, team: typing.Any, carrier: Carrier, buffer: typing.Any, buffers: typing.SupportsInt | typing.SupportsIndex, topologies: collections.abc.Sequence[typing.Any], run: typing.Any, warn_seconds: typing.SupportsFloat | typing.SupportsIndex, shutdown_seconds: typing.SupportsFloat | typing.SupportsIndex) -> None:
         """
-        Called by one rank, before the others create their engines.
+        `buffer`, for `buffers` tiles: in a window of the team; between hosts None.
         """
-    def __init__(self, team: typing.Any, board: Segment, slots: typing.SupportsInt | typing.SupportsIndex, buffer: typing.Any, buffers: typing.SupportsInt | typing.SupportsIndex, topologies: collections.abc.Sequence[typing.Any], run: typing.Any, warn_seconds: typing.SupportsFloat | typing.SupportsIndex, shutdown_seconds: typing.SupportsFloat | typing.SupportsIndex) -> None:
-        ...
     def close(self) -> None:
         ...
     def loop(self) -> None:
@@ -447,94 +564,6 @@ class Engine:
     @property
     def threshold(self) -> int:
         ...
-class AgreedOperation:
-    """
-    An operation that all ranks have announced.
-    """
-    @property
-    def absent(self) -> list[int]:
-        """
-        Ranks that have joined and need not announce it.
-        """
-    @property
-    def collective(self) -> str:
-        ...
-    @property
-    def count(self) -> int:
-        """
-        Elements of x, if all extents are agreed.
-        """
-    @property
-    def device(self) -> bool:
-        """
-        Whether its arrays are in GPU memory.
-        """
-    @property
-    def difference(self) -> str:
-        """
-        How the ranks differ, as a message; empty if they agree.
-        """
-    @property
-    def dtype(self) -> str:
-        """
-        Element type of its arrays; empty if it has none.
-        """
-    @property
-    def last(self) -> int:
-        """
-        The rank that announced it last.
-        """
-    @property
-    def name(self) -> str:
-        ...
-    @property
-    def op(self) -> str:
-        ...
-    @property
-    def postscale(self) -> float:
-        ...
-    @property
-    def prescale(self) -> float:
-        ...
-    @property
-    def rows(self) -> list[int]:
-        """
-        The first extent of each rank's x; 0 for ranks that have joined.
-        """
-    @property
-    def shape(self) -> list[int]:
-        """
-        Shape of each rank's x; the first extent is -1 if ranks may differ.
-        """
-class Agreement:
-    """
-    What follows from the ranks' announcements: the same on all ranks that receive the same.
-    """
-    def __init__(self, world_ranks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> None:
-        """
-        `world_ranks`: the ranks' numbers in the world.
-        """
-    def announce(self, rank: typing.SupportsInt | typing.SupportsIndex, announcement: bytes) -> None:
-        """
-        Add a rank's announcement. Raises ValueError for an invalid one.
-        """
-    def cut(self, threshold: typing.SupportsInt | typing.SupportsIndex) -> list[list[AgreedOperation]]:
-        """
-        The complete operations, in batches that are fused: up to `threshold` bytes each.
-        """
-    def refuse(self, rank: typing.SupportsInt | typing.SupportsIndex, name: str, why: str) -> None:
-        """
-        Report that a rank's submission was refused, and why.
-        """
-    def report(self, seconds: typing.SupportsFloat | typing.SupportsIndex = 0, reporter: typing.SupportsInt | typing.SupportsIndex = -1) -> str:
-        """
-        Operations that have waited for `seconds`, and for which ranks, a line each; of a rank only those that it reports.
-        """
-    @property
-    def waiting(self) -> int:
-        """
-        Number of operations that some ranks have not announced.
-        """
 class JaxGraphCall:
     """
     One execution of a custom call of XLA: a GraphCall.
@@ -651,10 +680,6 @@ def reducer_in_place(communicator: typing.Any, timeout: typing.SupportsFloat | t
 def report_on_signal(number: typing.SupportsInt | typing.SupportsIndex) -> bool:
     """
     Make engines report to standard error which operations wait for which ranks, on this signal.
-    """
-def reports_wanted() -> int:
-    """
-    How often that signal has been received.
     """
 def settings() -> list[tuple[str, float, float, str]]:
     """

@@ -104,9 +104,9 @@ void translate(std::exception_ptr pointer);
 // The same for every exception, as pybind11 does for the functions that it dispatches.
 void set_error(std::exception_ptr pointer);
 
-void bind_agreement(py::module_& m);
 void bind_array(py::module_& m);
 void bind_call_arrays(py::module_& m);
+void bind_carriers(py::module_& m);
 void bind_dlpack(py::module_& m);
 void bind_engine(py::module_& m);
 void bind_fast_path(py::module_& m);

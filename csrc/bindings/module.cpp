@@ -86,8 +86,8 @@ PYBIND11_MODULE(_core, m) {
   pc::bind_ucx(m);
   pc::bind_team(m);
   pc::bind_table_directory(m);
+  pc::bind_carriers(m);
   pc::bind_engine(m);
-  pc::bind_agreement(m);
   pc::bind_fast_path(m);
   pc::bind_jax(m);
   pc::bind_tensorflow(m);

@@ -32,14 +32,20 @@ Clock::time_point time_of(int64_t nanoseconds) { return Clock::time_point(std::c
 
 std::atomic<uint32_t> Engine::reports_wanted{0};
 
-Engine::Engine(std::shared_ptr<Team> team, std::unique_ptr<Board> board, FusedAllreduce::PlanMaker maker, char* buffer,
-               int64_t bytes, int32_t buffers, StallSettings stall, std::shared_ptr<Runner> runner)
+Engine::Engine(std::shared_ptr<Team> team, std::shared_ptr<Carrier> carrier, FusedAllreduce::PlanMaker maker,
+               char* buffer, int64_t bytes, int32_t buffers, StallSettings stall, std::shared_ptr<Runner> runner)
     : team_(std::move(team)),
-      board_(std::move(board)),
+      carrier_(std::move(carrier)),
+      board_(dynamic_cast<Board*>(carrier_.get())),
       fused_(team_, std::move(maker), buffer, bytes, buffers, timeline_),
       stall_(stall),
       runner_(std::move(runner)),
       reports_given_(reports_wanted.load()) {
+  if (carrier_->rank() != team_->rank() || carrier_->size() != team_->size())
+    throw InvalidArgument("the carrier is for rank " + std::to_string(carrier_->rank()) + " of " +
+                          std::to_string(carrier_->size()));
+  if (!carrier_->take()) throw InvalidArgument("the carrier has an engine");
+  if (board_ == nullptr) return;
   board_->who_died = [this] { return find_lost(); };
   board_->spins = team_->patience.spin.count() > 0;
   board_->locked_out = [this](int32_t holder, std::chrono::nanoseconds waited) { locked_out(holder, waited); };
@@ -49,7 +55,8 @@ Engine::Engine(std::shared_ptr<Team> team, std::unique_ptr<Board> board, FusedAl
 
 void Engine::submit(const Pendings& operations, bool now) {
   if (now) require_outside();
-  while (!announce(operations, now)) {  // a rank holds the board: let other threads of this rank use the engine
+  // A rank holds the board: let other threads of this rank use the engine.
+  while (!announce(operations, now)) {
     board_->await_lock(Clock::now() + kTurn);
     if (Team::interrupted && Team::interrupted())
       throw CommunicatorFault(Fault::aborted, team_->rank(), "a submit was interrupted");
@@ -72,7 +79,7 @@ bool Engine::announce(const Pendings& operations, bool now) {
     take_names(operations);
     try {
       const bool may_fetch = now && !driven_ && fetched_.empty();
-      if (!board_->announce(announcements, now, submitted + kMoment, may_fetch ? &fetched_ : nullptr)) {
+      if (!carrier_->announce(announcements, now, submitted + kMoment, may_fetch ? &fetched_ : nullptr)) {
         drop_names(operations);
         return false;
       }
@@ -143,6 +150,11 @@ bool Engine::wait(const std::shared_ptr<Pending>& operation, Clock::time_point l
   team_->require_own();  // a waiting thread may drive
   if (!operation->done()) require_outside();
   takeover_.wait(time_of(operation->submitted_));
+  struct Waiting {
+    explicit Waiting(Carrier& one) : carrier(one) { carrier.note_wait(true); }
+    ~Waiting() { carrier.note_wait(false); }
+    Carrier& carrier;
+  } waiting{*carrier_};
   while (!operation->done()) {
     if (Clock::now() >= limit) return false;
     if (start_driving(false)) {
@@ -162,7 +174,7 @@ bool Engine::wait(const std::shared_ptr<Pending>& operation, Clock::time_point l
 }
 
 bool Engine::flush(const Pending& operation, Clock::time_point limit) {
-  return operation.done() || board_->flush(operation.announcement_.slot, limit);
+  return operation.done() || carrier_->flush(operation.announcement_.slot, limit);
 }
 
 // Whether there are operations that nobody has begun to wait for.
@@ -187,7 +199,7 @@ void Engine::loop() {
       if (closing_) return;
       takes_over = may_take_over();
     }
-    board_->beat();
+    if (board_ != nullptr) board_->beat();
     if (Clock::now() - looked >= kInspectEvery) {
       looked = Clock::now();
       inspect();
@@ -206,7 +218,7 @@ void Engine::loop() {
 // Runs a batch that has been cut, if there is one.
 bool Engine::run_next(Clock::time_point limit) {
   std::vector<Member> members = std::exchange(fetched_, {});
-  if (members.empty()) members = board_->fetch(limit);
+  if (members.empty()) members = carrier_->fetch(limit);
   if (members.empty()) return false;
   run_fetched(members);
   return true;
@@ -214,13 +226,13 @@ bool Engine::run_next(Clock::time_point limit) {
 
 void Engine::run_fetched(const std::vector<Member>& members) {
   struct Completion {
-    Board& board;
-    ~Completion() { board.complete_batch(); }  // also if the batch failed
-  } completion{*board_};
+    Carrier& carrier;
+    ~Completion() { carrier.complete_batch(); }  // also if the batch failed
+  } completion{*carrier_};
   run_batch(members);
 }
 
-// Runs the next batch.  False: there was none until `limit`.  `wanted`: see Board::cut.  `awaited`: the caller has
+// Runs the next batch.  False: there was none until `limit`.  `wanted`: see Carrier::cut.  `awaited`: the caller has
 // nothing else to do; otherwise it leaves the core to the program, which computes meanwhile, until there is a batch.
 bool Engine::turn(Clock::time_point limit, int32_t wanted, bool awaited) {
   try {
@@ -241,18 +253,18 @@ bool Engine::await_batch(Clock::time_point limit, int32_t wanted, bool awaited, 
   if (!fetched_.empty()) return true;
   const auto start = Clock::now();
   auto due = Clock::time_point{};  // no batch can be cut before then
-  uint32_t known = board_->news() - 1;
+  uint32_t known = carrier_->news() - 1;
   for (;;) {
-    const uint32_t seen = board_->news();
-    if (board_->has_batch()) return true;
+    const uint32_t seen = carrier_->news();
+    if (carrier_->has_batch()) return true;
     const auto now = Clock::now();
     if (now >= limit) {
       check_peers(now);
       return false;
     }
-    if (board_->has_ready() && (seen != known || now >= due)) {
+    if (carrier_->has_ready() && (seen != known || now >= due)) {
       known = seen;
-      due = board_->cut(false, limit, wanted, &fetched);
+      due = carrier_->cut(false, limit, wanted, &fetched);
       if (!fetched.empty()) return true;
       continue;
     }
@@ -260,13 +272,13 @@ bool Engine::await_batch(Clock::time_point limit, int32_t wanted, bool awaited, 
     if (sleeps || now - start >= kCheckEvery) check_peers(now);
     if (!sleeps && now - start < team_->patience.spin) {
       // Each look at more than the news delays the rank that is writing the rest.
-      const int looks = board_->has_ready() ? 32 : 256;
-      for (int i = 0; i < looks && board_->news() == seen; ++i) pause();
+      const int looks = carrier_->has_ready() ? 32 : 256;
+      for (int i = 0; i < looks && carrier_->news() == seen; ++i) pause();
     } else if (!sleeps) {
       sched_yield();
     } else {
-      const auto until = std::min({limit, now + kLongestNap, board_->has_ready() ? due : limit});
-      if (until > now) board_->sleep(seen, until - now);
+      const auto until = std::min({limit, now + kLongestNap, carrier_->has_ready() ? due : limit});
+      if (until > now) carrier_->sleep(seen, until - now);
     }
     const std::lock_guard lock(mutex_);
     if (closing_) return false;
@@ -281,7 +293,7 @@ Pendings Engine::claim(const std::vector<Member>& members) {
   Pendings mine(members.size());
   const std::lock_guard lock(mutex_);
   for (size_t i = 0; i < members.size(); ++i) {
-    if (members[i].details && members[i].details->absent.has(team_->rank())) continue;
+    if (members[i].details && members[i].details->lacks(team_->rank())) continue;
     const auto found = flying_.find(members[i].hash);
     if (found == flying_.end())  // all of this rank's operations have failed
       throw fault_ ? *fault_ : CommunicatorFault(Fault::aborted, team_->rank(), "an operation was not submitted");
@@ -328,13 +340,14 @@ void Engine::run_fused(const std::vector<Member>& members, const Pendings& mine)
   int64_t total = 0;
   bool everybody = true;
   for (size_t i = 0; i < members.size(); ++i) {
-    everybody = everybody && !members[i].details;
+    const Details* details = members[i].details.get();
+    everybody = everybody && (details == nullptr || details->absent.empty());
     const Pending* own = mine[i].get();
-    signature = own != nullptr ? own->announcement_.signature : members[i].details->signature;
+    signature = own != nullptr ? own->announcement_.signature : details->signature;
     const int64_t bytes = bytes_of(signature);
     total += bytes;
     // A rank that has joined has nothing in its window.
-    const int64_t place = members[i].details ? -1 : members[i].place;
+    const int64_t place = details != nullptr ? -1 : members[i].place;
     pieces.push_back({own != nullptr ? own->input_ : nullptr, own != nullptr ? own->output_ : nullptr, bytes, place});
   }
   fused_.run({signature.dtype, signature.op, signature.prescale, signature.postscale, program_for(total)},
@@ -345,7 +358,7 @@ void Engine::run_fused(const std::vector<Member>& members, const Pendings& mine)
 void Engine::run_traced(const std::vector<Member>& members, const Pendings& mine) {
   StepTrace steps;
   const int64_t begin = Timeline::now();
-  team_->trace = &steps;
+  team_->trace = board_ != nullptr ? &steps : nullptr;  // between hosts the links are the timeline's only step
   try {
     run_agreed(members, mine);
   } catch (...) {
@@ -411,7 +424,7 @@ void Engine::close() {
     closing_ = true;
   }
   idle_.notify_all();
-  board_->wake();
+  carrier_->wake();
   while (!start_driving(true)) {  // the thread that has it leaves soon
     std::unique_lock lock(mutex_);
     ++waiters_;
@@ -428,12 +441,12 @@ void Engine::drain() {
   const auto deadline = Clock::now() + std::chrono::duration<double>(environment().timeout);
   try {
     while (!team_->poisoned()) {
-      const uint32_t seen = board_->news();
+      const uint32_t seen = carrier_->news();
       const auto limit = Clock::now() + kTurn;
-      if (run_next(limit) || board_->cut(true, limit) != Clock::time_point::max()) continue;
-      if (board_->leave(Clock::now() >= deadline, limit)) break;
+      if (run_next(limit) || carrier_->cut(true, limit) != Clock::time_point::max()) continue;
+      if (carrier_->leave(Clock::now() >= deadline, limit)) break;
       raise_if_lost([](int32_t) { return std::string(); });
-      board_->sleep(seen, kCheckEvery);
+      carrier_->sleep(seen, kCheckEvery);
     }
   } catch (const CommunicatorFault& fault) {
     fail(fault);

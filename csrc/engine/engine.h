@@ -78,7 +78,8 @@ struct StallSettings {
 
 class Engine {
  public:
-  Engine(std::shared_ptr<Team> team, std::unique_ptr<Board> board, FusedAllreduce::PlanMaker maker, char* buffer,
+  // Throws InvalidArgument if the carrier is for other ranks or has an engine.
+  Engine(std::shared_ptr<Team> team, std::shared_ptr<Carrier> carrier, FusedAllreduce::PlanMaker maker, char* buffer,
          int64_t bytes, int32_t buffers, StallSettings stall, std::shared_ptr<Runner> runner);
 
   // All become ready together.  `now`: the caller will wait() for them.  Throws InvalidArgument if one of the names is
@@ -94,13 +95,13 @@ class Engine {
   void loop();  // the engine's thread; returns after close()
   void close();  // operations in progress fail
 
-  bool flush(const Pending& operation, Clock::time_point limit = Board::kNoLimit);  // false: not by `limit`
+  bool flush(const Pending& operation, Clock::time_point limit = Carrier::kNoLimit);  // false: not by `limit`
   void require_outside() const;  // throws if the caller drives
   void set_programs(std::vector<std::pair<int64_t, int32_t>> programs);
-  Board& board() { return *board_; }
+  Carrier& carrier() { return *carrier_; }
   Timeline& timeline() { return timeline_; }
   std::pair<int64_t, int64_t> traffic() const { return {reduced_.load(), batches_.load()}; }  // bytes, batches
-  void refuse(const std::string& name, const std::string& why);  // see Board::refuse
+  void refuse(const std::string& name, const std::string& why);  // see Carrier::refuse
   std::string report();  // which operations wait for which ranks, one per line
 
   static std::atomic<uint32_t> reports_wanted;  // incremented by a signal handler
@@ -133,12 +134,13 @@ class Engine {
   void inspect();
   void give_report();
   void watch_stalls();
-  std::string list(const std::vector<Stall>& stalls) const;
+  std::string list(const std::vector<Stall>& stalls, double seconds) const;
   std::string label() const;
   int32_t program_for(int64_t bytes);
 
   std::shared_ptr<Team> team_;
-  std::unique_ptr<Board> board_;
+  std::shared_ptr<Carrier> carrier_;
+  Board* board_;  // the same, if it is one: it shows what the other ranks do; null between hosts
   Timeline timeline_;
   FusedAllreduce fused_;
   StallSettings stall_;

@@ -72,7 +72,7 @@ FusedAllreduce::FusedAllreduce(std::shared_ptr<Team> team, PlanMaker maker, char
       maker_(std::move(maker)),
       buffer_(buffer),
       buffers_(buffers),
-      tile_bytes_(bytes / buffers / 64 * 64),
+      tile_bytes_(team_->spans_hosts() ? 0 : bytes / buffers / 64 * 64),
       timeline_(timeline) {}
 
 void FusedAllreduce::run(const Reduction& reduction, std::vector<Piece> pieces, bool everybody) {
@@ -102,6 +102,12 @@ void FusedAllreduce::run_in_windows(const Reduction& reduction, std::vector<Piec
 void FusedAllreduce::run_packed(const Reduction& reduction, const std::vector<Piece>& pieces) {
   int64_t total = 0;
   for (const Piece& piece : pieces) total += piece.bytes;
+  if (total == 0) return;
+  if (team_->spans_hosts() && total > tile_bytes_) {
+    room_.resize(static_cast<size_t>(total));
+    buffer_ = room_.data();
+    tile_bytes_ = total;
+  }
   const int64_t tiles = (total + tile_bytes_ - 1) / tile_bytes_;
   const auto bytes_of = [&](int64_t tile) { return std::min(tile_bytes_, total - tile * tile_bytes_); };
   const auto buffer_of = [this](int64_t tile) { return buffer_ + tile % buffers_ * tile_bytes_; };
@@ -139,14 +145,23 @@ void FusedAllreduce::unpack(Walk& walk, const char* buffer, int64_t bytes) {
   span.end();
 }
 
-// In place in a window if `shared`, the same on all ranks; else of plain arrays.  `meanwhile`: work to do while peers
-// have not arrived; false: nothing left.
+// In place in a window if `shared`, the same on all ranks of a host; else of plain arrays, or between hosts wherever they
+// are.  `meanwhile`: work to do while peers have not arrived; false: nothing left.
 void FusedAllreduce::reduce(const Reduction& reduction, const char* input, char* output, int64_t bytes, bool shared,
                             const std::function<bool()>& meanwhile) {
   const auto element = static_cast<int64_t>(size_of(reduction.dtype));
   Operation operation;
-  if (shared) operation.input_at = operation.output_at = team_->locate(output, bytes);
-  operation.plan = plan_for(reduction, bytes / element, shared);
+  const bool across = team_->spans_hosts();
+  if (shared && !across) operation.input_at = operation.output_at = team_->locate(output, bytes);
+  operation.plan = plan_for(reduction, bytes / element, shared && !across);
+  if (across) {
+    operation.negotiates = team_->has_windows() && team_->uses_windows(operation.plan->fingerprint.collective, bytes);
+    const Location at = team_->locate(output, bytes);
+    if (operation.negotiates && input == output && at.window >= 0) {
+      operation.input_at = operation.output_at = at;
+      operation.fallback = std::exchange(operation.plan, plan_for(reduction, bytes / element, true));
+    }
+  }
   operation.input = input;
   operation.output = output;
   operation.timeout = std::chrono::duration<double>(environment().timeout);
@@ -154,7 +169,7 @@ void FusedAllreduce::reduce(const Reduction& reduction, const char* input, char*
   Status status = Status::pending;
   while (meanwhile && (status = team_->advance(operation)) == Status::pending && meanwhile()) {
   }
-  auto span = timeline_.span(Phase::reduce);
+  auto span = timeline_.span(across ? Phase::between_hosts : Phase::reduce);
   if (status == Status::pending) team_->run(operation);
   span.end();
 }

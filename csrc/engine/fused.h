@@ -1,7 +1,8 @@
 // An allreduce of many pieces of memory as if they were one buffer.
 //
 // Pieces in windows are reduced in place, adjacent ones together. All others pass through the fusion buffer, itself a
-// window, tile by tile: pack, reduce, unpack, while the tile is in the cache.
+// window, tile by tile: pack, reduce, unpack, while the tile is in the cache.  Between hosts a tile would cost a round
+// trip, and the buffer holds all of them.
 #pragma once
 
 #include <functional>
@@ -47,7 +48,8 @@ class FusedAllreduce {
   // `shared`: in a window.
   using PlanMaker = std::function<std::shared_ptr<const Plan>(const Reduction&, int64_t count, bool shared)>;
 
-  // `buffer`: `bytes` bytes of this rank's part of a window of the team's, for `buffers` tiles.
+  // `buffer`: `bytes` bytes of this rank's part of a window of the team's, for `buffers` tiles; not used if the team
+  // spans hosts.
   FusedAllreduce(std::shared_ptr<Team> team, PlanMaker maker, char* buffer, int64_t bytes, int32_t buffers,
                  Timeline& timeline);
 
@@ -70,6 +72,7 @@ class FusedAllreduce {
   char* buffer_;
   int32_t buffers_;
   int64_t tile_bytes_;
+  std::vector<char> room_;  // for the pieces of a call between hosts
   Timeline& timeline_;
   static constexpr size_t kMostPlans = 4096;
   using Key = std::tuple<Reduction, int64_t, bool>;  // how, elements, in a window

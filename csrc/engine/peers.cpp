@@ -31,6 +31,7 @@ int32_t Engine::find_lost() const {
 void Engine::check_peers(Clock::time_point now) {
   if (now - checked_ < kCheckEvery) return;
   const auto since = std::min<Clock::duration>(now - std::exchange(checked_, now), kInspectEvery);
+  if (board_ == nullptr) return team_->require_sound();  // the rounds of messages find who is missing
   board_->beat();
   observe(since);
   const auto missing = [&](int32_t peer) {
@@ -72,7 +73,7 @@ void Engine::observe(Clock::duration since) {
 // Whether a rank other than `awaited` has yet to complete a batch that all have submitted: it would lose it if the team
 // were poisoned now.  A rank has as long for a batch as for a call; ranks that have left complete nothing.
 bool Engine::others_are_busy(int32_t awaited) const {
-  if (board_->has_batch()) return true;
+  if (carrier_->has_batch()) return true;
   const uint64_t batches = board_->batches();  // final: nothing becomes ready without `awaited`
   for (int32_t peer = 0; peer < team_->size(); ++peer) {
     const bool owes = peer != team_->rank() && peer != awaited && board_->completed(peer) < batches;

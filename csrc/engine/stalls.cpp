@@ -7,19 +7,22 @@ namespace pc::engine {
 namespace {
 
 constexpr auto kPatience = std::chrono::seconds(1);  // for the board's lock
+constexpr double kRoundTrip = 0.25;  // seconds that a round of messages may take
 
 }  // namespace
 
-std::string Engine::list(const std::vector<Stall>& stalls) const {
-  return engine::list(stalls, [this](int32_t rank) { return team_->number(rank); });
+// One line for each, and one for ranks that have been silent for `seconds`.
+std::string Engine::list(const std::vector<Stall>& stalls, double seconds) const {
+  return engine::list(stalls, [this](int32_t rank) { return team_->number(rank); }) + carrier_->silence(seconds);
 }
 
 void Engine::refuse(const std::string& name, const std::string& why) {
-  board_->refuse(name, why, Clock::now() + kPatience);
+  carrier_->refuse(name, why, Clock::now() + kPatience);
 }
 
 std::string Engine::report() {
-  if (board_->await_lock(Clock::now() + kPatience)) return list(board_->stalls(0, true, Clock::now() + kPatience));
+  if (board_ == nullptr || board_->await_lock(Clock::now() + kPatience))
+    return list(carrier_->stalls(0, true, Clock::now() + kPatience), kRoundTrip);
   const int32_t holder = board_->holder();
   return "  " + (holder < 0 ? "a rank" : team_->label(holder)) + " holds the lock of the engine's board\n";
 }
@@ -50,20 +53,22 @@ void Engine::watch_stalls() {
   const auto now = Clock::now();
   const auto since = std::chrono::duration<double>(now - inspected_).count();
   if (stall_.warn_seconds > 0 && since >= stall_.warn_seconds) {
-    const auto stalls = board_->stalls(stall_.warn_seconds, false, now + kPatience);
-    if (!stalls.empty()) {
+    const auto stalls = carrier_->stalls(stall_.warn_seconds, false, now + kPatience);
+    const std::string text = list(stalls, stall_.warn_seconds);
+    if (!text.empty()) {
       inspected_ = now;
       std::fprintf(stderr, "%s: some ranks have not submitted what others wait for:\n%s", label().c_str(),
-                   list(stalls).c_str());
+                   text.c_str());
     }
   }
   if (stall_.shutdown_seconds > 0) {
-    const auto stalls = board_->stalls(stall_.shutdown_seconds, true, now + kPatience);
-    if (!stalls.empty())
-      team_->poison({Fault::timeout, stalls[0].missing[0],
-                     "operations waited for more than " + number_text(stall_.shutdown_seconds) +
-                         " s (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS, by default PYCOLLECTIVE_TIMEOUT):\n" +
-                         list(stalls)});
+    const auto stalls = carrier_->stalls(stall_.shutdown_seconds, true, now + kPatience);
+    if (stalls.empty()) return;
+    const std::string text = "operations waited for more than " + number_text(stall_.shutdown_seconds) +
+                             " s (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS, by default PYCOLLECTIVE_TIMEOUT):\n" +
+                             list(stalls, stall_.shutdown_seconds);
+    const CommunicatorFault why(Fault::timeout, stalls[0].missing[0], text);
+    if (!carrier_->end_all(why)) team_->poison({why.fault, why.culprit, text});
   }
 }
 

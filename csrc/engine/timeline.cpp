@@ -5,7 +5,8 @@
 namespace pc::engine {
 
 const char* name_of(Phase phase) {
-  constexpr const char* names[] = {"negotiate", "queue", "execute", "pack", "reduce", "unpack", "cycle"};
+  constexpr const char* names[] = {"negotiate", "queue",         "execute", "pack",
+                                   "reduce",    "between_hosts", "unpack",  "cycle"};
   return names[static_cast<size_t>(phase)];
 }
 

@@ -14,8 +14,9 @@
 
 namespace pc::engine {
 
-// negotiate: from this rank's submission to the last one's.  queue: from there to the batch.  cycle: a batch begins.
-enum class Phase : uint8_t { negotiate, queue, execute, pack, reduce, unpack, cycle };
+// negotiate: from this rank's submission to the last one's.  queue: from there to the batch.  between_hosts: reduce,
+// where ranks are on several.  cycle: a batch begins.
+enum class Phase : uint8_t { negotiate, queue, execute, pack, reduce, between_hosts, unpack, cycle };
 const char* name_of(Phase phase);
 
 struct Event {

@@ -27,7 +27,6 @@ from pycollective.comm.private_file import open_private, write_private
 if TYPE_CHECKING:
     from pycollective import _core
     from pycollective.comm.communicator import Communicator
-    from pycollective.engine.rounds import Rounds
     from pycollective.engine.settings import Settings
 
 log = logging.getLogger("pycollective.autotune")
@@ -99,7 +98,7 @@ def _time(comm: Communicator, part: Any, topology: str) -> float:
 class Tuner:
     """Tries values on a job's traffic, on rank 0, in a thread."""
 
-    def __init__(self, core: _core.Engine | Rounds, table: str, done: Callable[[int, float], None]) -> None:
+    def __init__(self, core: _core.Engine, table: str, done: Callable[[int, float], None]) -> None:
         """Start.
 
         Args:
@@ -152,7 +151,7 @@ class Tuner:
         raise InterruptedError
 
 
-def set_up(comm: Communicator, core: _core.Engine | Rounds, settings: Settings) -> Tuner | None:
+def set_up(comm: Communicator, core: _core.Engine, settings: Settings) -> Tuner | None:
     """Collective: set threshold, cycle time and topologies from the settings or an earlier run, or start tuning.
 
     Returns:

@@ -20,7 +20,7 @@ from pycollective.comm.control import Codec
 from pycollective.engine import autotune, jobs
 from pycollective.engine.engine_job import EngineJob
 from pycollective.engine.operation import Item, Work
-from pycollective.engine.rounds import Rounds
+from pycollective.engine.rounds import RoundExchange
 from pycollective.engine.settings import Settings
 from pycollective.engine.timeline import Timeline
 
@@ -80,19 +80,20 @@ class Engine:
             level = self.settings.log_level.upper().replace("TRACE", "DEBUG")
             logging.getLogger("pycollective").setLevel(level)
         self._stream: EngineStream | None = None
-        self.core = self._make_core()
+        self.core, self._exchange = self._make_core()
         self._tuner = autotune.set_up(self.comm, self.core, self.settings)
         self.comm.barrier()
         self._closed = False
         self._timeline: Timeline | None = None
         self._thread = threading.Thread(target=self.core.loop, name=f"pycollective engine {comm.name}", daemon=True)
         self._thread.start()
+        if self._exchange is not None:
+            self._exchange.start()
         _register(self)
         if self.settings.timeline not in ("", "DYNAMIC"):
             self.start_timeline(self.settings.timeline, self.settings.timeline_mark_cycles)
 
-    def _make_core(self) -> _core.Engine | Rounds:
-        backend = self.comm.backend
+    def _make_core(self) -> tuple[_core.Engine, RoundExchange | None]:
         me = weakref.ref(self)  # a reference cycle through C++ would never be collected
 
         def run(*batch: Any) -> None:
@@ -100,25 +101,26 @@ class Engine:
             if engine is not None:
                 engine.run_batch(*batch)
 
-        if backend.team.spans_hosts:
-            return Rounds(self.comm, run, self.settings)
-        settings = self.settings
-        slots = min(max(LEAST_SLOTS, settings.cache_capacity), MOST_SLOTS)
+        settings, team = self.settings, self.comm.backend.team
+        stalls = settings.stall_warning_time, settings.stall_shutdown_time
+        if team.spans_hosts:
+            rounds = _core.Rounds(self.rank, self.comm.world_ranks, settings.fusion_threshold, settings.cycle_time)
+            exchange = RoundExchange(self.comm, rounds, settings)
+            return _core.Engine(team, rounds, None, 1, [None], run, *stalls), exchange
         buffers = max(1, settings.fusion_buffers)
         buffer = self.comm.empty(buffers * max(4096, settings.fusion_buffer), np.uint8)
         topologies = [settings.topology or None]
-        return _core.Engine(
-            backend.team, self._share_board(slots), slots, buffer, buffers, topologies, run,
-            settings.stall_warning_time, settings.stall_shutdown_time,
-        )  # fmt: skip
+        slots = min(max(LEAST_SLOTS, settings.cache_capacity), MOST_SLOTS)
+        board = _core.Board(self._share_board(slots), self.rank, self.size, slots)
+        if self.rank == 0:
+            board.prepare()
+        self.comm.barrier()
+        return _core.Engine(team, board, buffer, buffers, topologies, run, *stalls), None
 
     def _share_board(self, slots: int) -> _core.Segment:
-        board = self.comm.backend.share(_core.Engine.board_bytes(self.size, slots))
-        assert board is not None
-        if self.rank == 0:
-            _core.Engine.prepare_board(board, self.size, slots)
-        self.comm.barrier()
-        return board
+        segment = self.comm.backend.share(_core.Board.segment_bytes(self.size, slots))
+        assert segment is not None
+        return segment
 
     def __repr__(self) -> str:
         return f"<Engine of {self.comm.name!r}: rank {self.rank} of {self.size}>"
@@ -193,7 +195,8 @@ class Engine:
         Returns:
             the results; None, before `label` is called, unless all are plain tensors in CPU memory: use `run`.
         """
-        return self.core.reduce_group(label, tensors, op, prescale, postscale, make, least)
+        results: list[Any] | None = self.core.reduce_group(label, tensors, op, prescale, postscale, make, least)
+        return results
 
     def join(self) -> int:
         """Contribute zeros to the others' remaining operations until all ranks have joined.
@@ -312,6 +315,8 @@ class Engine:
         if self._tuner is not None:
             self._tuner.close()
         self.core.close()
+        if self._exchange is not None:
+            self._exchange.join()
         self._thread.join()
         self.comm.free()
 

@@ -1,40 +1,35 @@
-"""The engine for ranks without shared memory (several hosts): rounds of messages, like Horovod's controller.
+"""The messages with which an engine's ranks agree on several hosts, in rounds, like those of Horovod's controller.
 
-In every round all ranks exchange what they have submitted since the last one. `_core.Agreement` derives the batches
-from it, by the same rules as in shared memory (csrc/engine/negotiation/policy.h); this file exchanges the messages and
-runs the batches. Each operation takes a round trip longer than in shared memory.
+In every round all ranks exchange what they have submitted since the last one. `_core.Rounds` cuts the same batches from
+it on every rank, by the rules that also apply in shared memory (csrc/engine/negotiation/policy.h), and the engine runs
+them. Each operation takes a round trip longer than in shared memory.
 """
 
 from __future__ import annotations
 
-import itertools
 import threading
-import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 
 from pycollective import _core
-from pycollective.comm.arguments import arrays
-from pycollective.comm.arguments.arrays import flat
 from pycollective.comm.control import Codec, Fault
 from pycollective.comm.hosts.control_channel import ControlChannel
 from pycollective.engine import clocks
-from pycollective.engine.operation import Item
-from pycollective.engine.round_trace import Event, RoundTrace
-from pycollective.engine.round_work import RoundWork
-from pycollective.engine.settings import Settings
-from pycollective.engine.stalls import Stalls
-from pycollective.errors import CommunicatorError, Error, MismatchError, NestedCallError, PeerLostError
-from pycollective.schedule.collectives import OPERATIONS
+from pycollective.errors import CommunicatorError, Error, PeerLostError
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
+    from pycollective.engine.settings import Settings
 
 LONGEST_PAUSE = 0.01
 """Seconds between rounds while no operation is in progress."""
+_SHORTEST_PAUSE = 1e-4
+"""Seconds until the next round if a caller waits for operations that other ranks have not announced."""
+_DOUBLED = 10
+"""How often a pause may be doubled."""
+_LOOK_SECONDS = 0.25
+"""Seconds between looks for faults during a batch."""
 
 
 class RoundMessage(msgspec.Struct, array_like=True):
@@ -58,256 +53,114 @@ class RoundMessage(msgspec.Struct, array_like=True):
 _ROUNDS: Codec[RoundMessage] = Codec(RoundMessage)
 
 
-class Rounds:
-    """The interface of `_core.Engine`, over a communicator that spans hosts."""
+class RoundExchange:
+    """A thread that exchanges the messages, until a rank closes its engine or a fault ends all."""
 
-    def __init__(self, comm: Communicator, run: Callable[..., None], settings: Settings) -> None:
-        """Collective. `run`: runs a batch other than allreduces in host memory, as for `_core.Engine`."""
-        self._comm, self._run_batch = comm, run
+    def __init__(self, comm: Communicator, rounds: _core.Rounds, settings: Settings) -> None:
+        """Collective. `rounds`: those of the engine whose communicator is `comm`."""
+        self._comm, self._rounds = comm, rounds
         self._channel = ControlChannel(comm.backend, "rounds")
-        self._stalls = Stalls(comm.name, comm.rank, settings.stall_warning_time, settings.stall_shutdown_time)
         self._limit = min(_core.timeout_of(None), settings.stall_shutdown_time or float("inf"))
-        self._began = time.monotonic()
-        self._lock = threading.RLock()  # a signal handler may run while this thread holds it
-        self._ident: int | None = None  # of the thread that runs the rounds
-        self._news: list[bytes] = []
-        self._refused: list[tuple[str, str]] = []
-        self._tuned: tuple[int, float] | None = None
-        self._closing = False
-        self._works: dict[str, RoundWork] = {}
-        self._fault: Error | None = None
-        self._submitted = threading.Event()
-        # The following state is the same on all ranks.
-        self._agreement = _core.Agreement(comm.world_ranks)
+        self._capacity = settings.cache_capacity
+        # The same on all ranks.
         self._known: dict[bytes, int] = {}
         self._numbered: list[bytes] = []
-        self._capacity = settings.cache_capacity
-        self.threshold, self.cycle_seconds = settings.fusion_threshold, settings.cycle_time
+        self._thread = threading.Thread(target=self._loop, name=f"pycollective rounds {comm.name}", daemon=True)
 
-        self._buffer = np.empty(0, np.uint8)
-        self._traffic = (0, 0)
-        self._trace = RoundTrace()
+    def start(self) -> None:
+        """Begin the first round."""
+        self._thread.start()
 
-    def submit(self, items: Sequence[Item], now: bool, grouped: bool = True) -> list[RoundWork]:
-        if now:
-            self.require_outside()
-        news = _core.announcements(items, self._comm.size, grouped)
-        names = [item.name for item in items]
-        works = [RoundWork(item, self.require_outside) for item in items]
-        with self._lock:
-            if self._fault is not None:
-                raise self._fault
-            for number, name in enumerate(names):
-                if name in self._works or name in names[:number]:
-                    raise ValueError(f"an operation named {name!r} is in progress: wait for it, or use another name")
-            self._works.update(zip(names, works, strict=True))
-            self._news.extend(news)
-        self._submitted.set()
-        return works
+    def join(self) -> None:
+        """Wait for the last round."""
+        self._thread.join()
 
-    def run(self, items: Sequence[Item]) -> list[Any]:
-        """See Engine.run."""
-        return [work.wait() for work in self.submit(items, True)]
-
-    def refuse(self, name: str, why: str) -> None:
-        """See Engine.refuse."""
-        with self._lock:
-            self._refused.append((name, why))
-        self._submitted.set()
-
-    def reduce_group(self, *_: object) -> None:
-        """Groups are announced item by item: see Engine.reduce_group."""
-
-    # -- rounds ----------------------------------------------------------------------------------------------------
-
-    def loop(self) -> None:
-        """The engine's thread; returns when a rank has closed, or after a fault."""
-        self._ident = threading.get_ident()
-        pause = self.cycle_seconds
+    def _loop(self) -> None:
+        quiet = 0
         try:
-            while True:
-                busy, end = self._round()
-                if end is not None:  # agreed
-                    self._fail(end)
-                    self._channel.close()
-                    return
-                pause = self.cycle_seconds if busy else min(2 * pause + 1e-4, LONGEST_PAUSE)
-                if self._agreement.waiting:
-                    time.sleep(min(pause, self.cycle_seconds))
-                else:
-                    self._submitted.wait(pause)
-                    self._submitted.clear()
+            while (news := self._round()) is not None:
+                quiet = 0 if news else min(quiet + 1, _DOUBLED)
+                self._pause(quiet)
+                self._await_batches()
+            self._channel.close()
         except Exception as error:
             self._break(error if isinstance(error, Error) else CommunicatorError(f"{type(error).__name__}: {error}"))
 
-    def _round(self) -> tuple[bool, Error | None]:
-        """One exchange and its consequences: (whether operations are pending, error that ends all ranks' engines)."""
-        with self._lock:
-            news, self._news = self._news, []
-            refused, self._refused = self._refused, []
-            tuned, self._tuned = self._tuned, None
-            closing = self._closing
-        fault: Error | None = self._stalls.overdue(self._agreement) if self._comm.rank == 0 else None
-        announced = [self._known.get(one, one) for one in news]
+    def _pause(self, quiet: int) -> None:
+        """Wait for the next round. `quiet`: the number of rounds in which no rank had news."""
+        cycle = self._rounds.cycle_seconds
+        if not self._rounds.waiting:
+            self._rounds.await_news(min(max(cycle, _SHORTEST_PAUSE) * 2**quiet, LONGEST_PAUSE))
+        elif self._rounds.awaited:
+            self._rounds.await_news(min(_SHORTEST_PAUSE * 2**quiet, cycle))
+        else:
+            self._rounds.await_caller(cycle)  # what is submitted meanwhile is fused
+
+    def _await_batches(self) -> None:
+        """What is submitted during a batch is announced after it, and fused."""
+        while not self._rounds.await_batches(_LOOK_SECONDS):
+            self._comm.backend.check()
+        self._comm.backend.check()
+
+    def _round(self) -> bool | None:
+        """One exchange and its consequences: whether a rank had news; None: this was the last round."""
+        mine = self._message()
+        began = clocks.now()
+        answers = self._channel.exchange(
+            _ROUNDS.encode(mine), self._limit, lambda silent: self._rounds.note_silence(silent, began)
+        )
+        messages = _ROUNDS.decode_all(answers)
+        self._hear(messages)
+        self._rounds.cut()
+        for rank, message in enumerate(messages):
+            fault = message.fault
+            if fault is None and message.closing:
+                text = f"rank {rank} has shut its engine down, or its program has ended"
+                fault = Fault("CommunicatorError", text, rank)
+            if fault is not None:
+                self._rounds.end(fault.kind, fault.text, fault.rank)
+                return None
+        return any(message.announced for message in messages)
+
+    def _message(self) -> RoundMessage:
+        announced, refused, tuned, closing, ending = self._rounds.take_news()
+        fault = None if ending is None else Fault(*ending)
         failure = _core.Team.failure() if closing else ""
         if failure:
-            fault = PeerLostError(
-                f"rank {self._comm.rank} is gone (its program has failed: {failure})", self._comm.rank
-            )
-        mine = RoundMessage(announced, tuned, closing, Fault.of(fault) if fault is not None else None, refused)
-        self._began = time.monotonic()
-        answers = self._channel.exchange(_ROUNDS.encode(mine), self._limit, self._inspect)
-        busy = self._agreement.waiting > 0
-        end: Error | None = None
-        if len(self._numbered) > self._capacity:
-            self._known, forgotten, self._numbered = {}, self._numbered, []
-        else:
-            forgotten = self._numbered
-        for rank, one in enumerate(_ROUNDS.decode_all(answers)):
-            self.threshold, self.cycle_seconds = one.tuned or (self.threshold, self.cycle_seconds)
-            if end is None and one.fault is not None:
-                end = one.fault.error()
-            if end is None and one.closing:
-                end = CommunicatorError(f"rank {rank} has shut its engine down, or its program has ended")
-                end.rank = rank
-            busy = busy or bool(one.announced)
-            for name, why in one.refused:
-                self._agreement.refuse(rank, name, why)
-            for announcement in one.announced:
-                if isinstance(announcement, bytes):
-                    self._note(rank, announcement)
-                elif 0 <= announcement < len(forgotten):
-                    self._note(rank, forgotten[announcement])
-                else:
-                    raise CommunicatorError(
-                        f"rank {rank} has announced an operation by the unknown number {announcement}"
-                    )
-        self._inspect([])
-        ready = clocks.now()
-        for batch in self._agreement.cut(self.threshold):
-            self._run(batch, ready)
-        return busy, end
+            rank = self._comm.rank
+            fault = Fault.of(PeerLostError(f"rank {rank} is gone (its program has failed: {failure})", rank))
+        return RoundMessage([self._known.get(one, one) for one in announced], tuned, closing, fault, refused)
 
-    def _inspect(self, silent: Sequence[int]) -> None:
-        self._stalls.look(self._agreement, silent, self._began)
+    def _hear(self, messages: list[RoundMessage]) -> None:
+        if len(self._numbered) > self._capacity:
+            self._known, numbered, self._numbered = {}, self._numbered, []
+        else:
+            numbered = self._numbered
+        for rank, message in enumerate(messages):
+            if message.tuned is not None:
+                self._rounds.tune(*message.tuned)
+            for name, why in message.refused:
+                self._rounds.refuse(rank, name, why)
+            for one in message.announced:
+                if isinstance(one, bytes):
+                    self._note(rank, one)
+                elif 0 <= one < len(numbered):
+                    self._note(rank, numbered[one])
+                else:
+                    raise CommunicatorError(f"rank {rank} has announced an operation by the unknown number {one}")
 
     def _note(self, rank: int, announcement: bytes) -> None:
         if announcement not in self._known:  # from now on its number is sufficient
             self._known[announcement] = len(self._numbered)
             self._numbered.append(announcement)
         try:
-            self._agreement.announce(rank, announcement)
+            self._rounds.announce(rank, announcement)
         except ValueError as error:
             raise CommunicatorError(f"invalid announcement of rank {rank}: {error}") from None
-
-    # -- running ---------------------------------------------------------------------------------------------------
-
-    def _run(self, batch: list[_core.AgreedOperation], ready: int) -> None:
-        begin, first = clocks.now(), batch[0]
-        works = [self._works.get(one.name) for one in batch]
-        error: Error | None = None
-        self._traffic = (self._traffic[0], self._traffic[1] + 1)
-        if first.difference:
-            error = MismatchError(first.difference)
-        elif first.collective == "join":
-            for work in filter(None, works):
-                work.result = first.last
-        elif OPERATIONS[first.collective].fused and not first.device:
-            self._allreduce(batch, works)
-        else:
-            self._run_here(batch, works)
-        if error is None:
-            self._trace.batch(batch, works, ready, begin)
-        for one in batch:
-            self._finish(one.name, error)
-
-    def _run_here(self, batch: list[_core.AgreedOperation], works: Sequence[RoundWork | None]) -> None:
-        """Run what the communicator's own collectives do: see Engine.run_batch."""
-        s = batch[0]
-        rows = [(work, one.shape, one.rows, one.absent, -1) for one, work in zip(batch, works, strict=True)]
-        self._run_batch(s.collective, s.device, s.dtype, s.op, s.prescale, s.postscale, rows)
-
-    def _allreduce(self, batch: list[_core.AgreedOperation], works: Sequence[RoundWork | None]) -> None:
-        s = batch[0]
-        sizes = [one.count for one in batch]
-        alone = works[0] if len(batch) == 1 else None
-        if alone is not None:  # in place
-            x, out = flat(arrays.readable(alone.item.x)), flat(arrays.writable(alone.item.out))
-        else:
-            x = out = self._room(sum(sizes), arrays.numpy_dtype(s.dtype))
-        pieces = [out[end - count : end] for end, count in zip(itertools.accumulate(sizes), sizes, strict=True)]
-        with self._trace.span("pack", alone is None):
-            for work, piece in zip(works, pieces, strict=True):
-                if work is None:
-                    piece[...] = 0
-                elif work is not alone:
-                    piece[...] = flat(arrays.readable(work.item.x))
-        with self._trace.span("between_hosts"):
-            self._comm.allreduce(x, out=out, op=s.op, prescale=s.prescale, postscale=s.postscale)
-        with self._trace.span("unpack", alone is None):
-            for work, piece in zip(works, pieces, strict=True):
-                if work is not None and work is not alone:
-                    flat(arrays.writable(work.item.out))[...] = piece
-                if work is not None:
-                    work.result = work.item.out
-        self._traffic = (self._traffic[0] + out.nbytes, self._traffic[1])
-
-    def _room(self, count: int, dtype: np.dtype[Any]) -> Any:
-        """The fusion buffer; it grows up to the threshold."""
-        if self._buffer.nbytes < count * dtype.itemsize:
-            self._buffer = np.empty(count * dtype.itemsize, np.uint8)
-        return self._buffer[: count * dtype.itemsize].view(dtype)
-
-    def _finish(self, name: str, error: Error | None) -> None:
-        with self._lock:
-            work = self._works.pop(name, None)
-        if work is not None:
-            work.error = work.error or error
-            work.finish()
 
     def _break(self, error: Error) -> None:
         """Handle an error after which neither this rank nor the others can continue."""
         self._comm.backend.fail(error)
         self._channel.send_error(error)
-        self._fail(error)
-
-    def _fail(self, error: Error) -> None:
-        with self._lock:
-            self._fault = error
-            names = list(self._works)
-        for name in names:
-            self._finish(name, error)
-
-    # -- the rest of _core.Engine's surface ------------------------------------------------------------------------
-
-    def close(self) -> None:
-        """The thread notifies the others in its next round, and ends."""
-        with self._lock:
-            self._closing = True
-        self._submitted.set()
-
-    def require_outside(self) -> None:
-        """Raise NestedCallError if the caller is the thread that runs the rounds: it cannot wait for itself."""
-        if threading.get_ident() == self._ident:
-            raise NestedCallError.on(self._comm.name)
-
-    def tune(self, threshold: int, cycle_seconds: float) -> None:
-        """Set the parameters of all ranks, from their next round on."""
-        with self._lock:
-            self._tuned = (threshold, cycle_seconds)
-
-    def set_topologies(self, rows: Sequence[tuple[int, str]]) -> None:
-        """Does nothing: between hosts there is only one topology."""
-
-    def traffic(self) -> tuple[int, int]:
-        return self._traffic
-
-    def report(self) -> str:
-        return self._agreement.report()
-
-    def trace(self, on: bool) -> None:
-        self._trace.on = on
-
-    def take_events(self) -> tuple[list[Event], list[Any]]:
-        """Between hosts there are no steps."""
-        return self._trace.take(), []
+        fault = Fault.of(error)
+        self._rounds.end(fault.kind, fault.text, fault.rank)

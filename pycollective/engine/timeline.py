@@ -30,7 +30,6 @@ from pycollective.errors import Error
 if TYPE_CHECKING:
     from pycollective import _core
     from pycollective.comm.communicator import Communicator
-    from pycollective.engine.rounds import Rounds
 
 FLUSH_SECONDS = 0.025
 """Seconds between polls for new events; Horovod's tests read the file 0.1 s after an operation."""
@@ -57,9 +56,7 @@ class Timeline:
         wanted: the path passed on this rank, absolute.
     """
 
-    def __init__(
-        self, path: str | Path, comm: Communicator, core: _core.Engine | Rounds, mark_cycles: bool = False
-    ) -> None:
+    def __init__(self, path: str | Path, comm: Communicator, core: _core.Engine, mark_cycles: bool = False) -> None:
         """Collective: start to write.
 
         Args:

@@ -238,7 +238,7 @@ class Arguments:
                     [512, 512],
                 )
             ),
-            "board": lambda: self.one((self.pool["Segment"][2], self.one(self.pool["Segment"]))),
+            "carrier": lambda: self.one((*self.pool["Board"], *self.pool["Rounds"])),
             "dtype": lambda: np.dtype(self.one(DTYPES)),
             "table": self.table,
             "team": lambda: self.one(self.pool["Team"]),

@@ -54,10 +54,11 @@ class World:
         windows = [team.window(memory, 0, PART, PART) for team in self.teams]
         arrays = [window.array(np.dtype(dtype), [1024]) for window in windows for dtype in ("float32", "uint8")]
         arrays += [np.ones(4), np.ones(4, np.float32), np.ones((2, 2), np.int32), np.zeros(3000, np.uint8)]
-        board = _core.Segment.create("local", _core.Engine.board_bytes(size, 8))
-        _core.Engine.prepare_board(board, size, 8)
+        boards = _core.Segment.create("local", _core.Board.segment_bytes(size, 8))
+        board = _core.Board(boards, 0, size, 8)
+        board.prepare()
         buffer = windows[0].array(np.dtype(np.uint8), [PART])
-        engine = _core.Engine(self.teams[0], board, 8, buffer, 2, [None], lambda *_: None, 0.0, 0.0)
+        engine = _core.Engine(self.teams[0], board, buffer, 2, [None], lambda *_: None, 0.0, 0.0)
         engine.tune(1 << 20, 0.001)
         works = engine.submit([Item("allreduce", "sound", np.ones(4), np.ones(4))], False)
         ledger = _core.Ledger(_core.Segment.create("local", _core.Ledger.segment_bytes(size)), 0, size)
@@ -66,8 +67,9 @@ class World:
         handle = self.teams[0].call(NUMBERS["barrier"], nothing, nothing, "sum", None, -1, None, None, 0.01, True)
         channels = [self.teams[0].channel(0, 1, Planner(0, 2))] if size > 1 else []
         self.pool: dict[str, list[Any]] = {
-            "Segment": [segment, memory, board, shared], "token": [segment.token(), shared.token()],
+            "Segment": [segment, memory, boards, shared], "token": [segment.token(), shared.token()],
             "Team": self.teams + channels, "Window": windows, "array": arrays, "Engine": [engine], "Work": works,
+            "Board": [board], "Rounds": [_core.Rounds(0, list(range(size)), 1 << 20, 0.001)],
             "Ledger": [ledger], "Handle": [handle], "planner": [planners[0]],
             "Schedule": [planners[0]("allreduce", None, 32, -1, 0, "sum", "float32")[0]],
             "Layout": [_core.Layout.split(100, 3, 4)], "HostBuffer": [_core.HostBuffer(np.ones(4))],

@@ -103,8 +103,7 @@ item | pycollective/engine/operation.py Item | an operation as it is submitted: 
 pending | csrc/engine/engine.h Pending | an item that has been submitted, in the core
 announcement | csrc/engine/negotiation/announcement.h Announcement | what the other ranks learn of it
 round | csrc/engine/negotiation/policy.h Round | what the ranks have announced of an operation, until all have
-board | csrc/engine/negotiation/board.h Board | carries announcements in shared memory
-agreement | csrc/engine/negotiation/agreement.h Agreement | carries them in messages between hosts
+carrier | csrc/engine/negotiation/carrier.h Carrier | brings announcements together, in shared memory or by messages
 piece | csrc/engine/fused.h Piece | a gradient's part of the fusion buffer
 job | pycollective/engine/engine_job.py EngineJob | an agreed operation that the communicator's collectives run
 Horovod's operation | pycollective/hvd/operations.py HorovodOperation | what hvd.allreduce and the like submit
@@ -151,7 +150,7 @@ CPP = {
     "rail": "NCCL, between hosts",
     "progress": "the threads that drive nonblocking calls",
     "engine": "named operations, submitted in any order: fused, and run in the background",
-    "engine/negotiation": "which operations all ranks run next: over shared memory (board) or messages (agreement)",
+    "engine/negotiation": "which operations all ranks run next, agreed over shared memory (board) or messages (rounds)",
     "bindings": "what Python sees of it: the module and one file for each class",
     "bindings/arrays": "NumPy arrays and DLPack exports, and the checks of a call's arrays",
     "bindings/calls": "a communicator's calls: blocking, nonblocking, or of a fixed signature",

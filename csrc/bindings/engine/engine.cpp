@@ -9,6 +9,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/calls/team_call.h"
+#include "bindings/engine/carriers.h"
 #include "bindings/engine/grouped_allreduce.h"
 #include "bindings/engine/work.h"
 #include "bindings/interpreter.h"
@@ -16,7 +17,6 @@
 namespace pc {
 namespace {
 
-using engine::Board;
 using engine::Details;
 using engine::Engine;
 using engine::Member;
@@ -45,25 +45,16 @@ class PyRunner : public engine::Runner {
   void finished(const std::vector<std::shared_ptr<void>>& kept) override {
     const Acquired gil;
     if (!gil) wait_for_exit();
-    for (const auto& work : kept) {
-      try {
-        work_of(work)->call_back();
-      } catch (py::error_already_set& error) {
-        error.discard_as_unraisable("a callback of pycollective's engine");
-      }
-    }
+    for (const auto& work : kept) work_of(work)->call_back();
   }
 
  private:
   // (this rank's work or None, shape, all ranks' rows, ranks that have joined, place in the windows)
   py::tuple row_of(const std::shared_ptr<Pending>& mine, const Member& member) const {
     const Details& details = *member.details;
-    std::vector<int32_t> absent;
-    for (int32_t r = 0; r < team_->size(); ++r)
-      if (details.absent.has(r)) absent.push_back(r);
     const auto& s = details.signature;
     const std::vector<int64_t> shape(s.shape.begin(), s.shape.begin() + std::min(s.dims, engine::kMostDims));
-    return py::make_tuple(mine ? py::cast(work_of(mine->keep())) : py::none(), shape, details.rows, absent,
+    return py::make_tuple(mine ? py::cast(work_of(mine->keep())) : py::none(), shape, details.rows, details.absent,
                           member.place);
   }
 
@@ -123,32 +114,22 @@ double seconds(double value, const char* what) {
   return value;
 }
 
-int32_t checked_slots(const Segment& board, int32_t size, int32_t slots) {
-  if (board.bytes() < Board::bytes(size, slots))
-    throw InvalidArgument("the segment is smaller than a board of " + std::to_string(slots) + " slots for " +
-                          std::to_string(size) + " ranks needs");
-  return slots;
-}
-
 class PyEngine {
  public:
-  PyEngine(const py::object& team, std::shared_ptr<Segment> board, int32_t slots, const py::object& buffer,
-           int32_t buffers, Objects topologies, py::object run, double warn_seconds, double shutdown_seconds)
+  PyEngine(const py::object& team, std::shared_ptr<engine::Carrier> carrier, const py::object& buffer, int32_t buffers,
+           Objects topologies, py::object run, double warn_seconds, double shutdown_seconds)
       : team_(team.cast<TeamCall&>().team()), plans_(std::make_shared<Plans>(team, buffer, std::move(topologies))) {
-    checked_slots(*required(board), team_->size(), slots);
-    const ArrayView view = view_of(buffer, "buffer");
-    if (view.dtype != Dtype::uint8 || !view.writable || buffers < 1 || view.count / buffers < kLeastBuffer ||
-        team_->locate(view.data, view.count).window < 0)
-      throw InvalidArgument("buffer: a writable array of uint8 in a window of the team, of at least " +
-                            std::to_string(kLeastBuffer) + " bytes for each of 1 or more buffers");
-    auto shared = std::make_unique<Board>(board, board->data(), team_->rank(), team_->size(), slots);
-    if (!shared->prepared()) throw InvalidArgument("no rank has prepared the board");
+    const auto* board = dynamic_cast<engine::Board*>(carrier.get());
+    if (carrier == nullptr || (board == nullptr) != team_->spans_hosts())
+      throw InvalidArgument("carrier: a Board for the ranks of one host, Rounds for those of several");
+    if (board != nullptr && !board->prepared()) throw InvalidArgument("no rank has prepared the board");
+    const ArrayView view = board != nullptr ? fusion_buffer(buffer, buffers) : ArrayView{};
     engine_ = std::make_shared<Engine>(
-        team_, std::move(shared),
+        team_, std::move(carrier),
         [plans = plans_](const engine::Reduction& r, int64_t count, bool in_window) {
           return plans->make(r, count, in_window);
         },
-        view.data, view.count, buffers,
+        view.data, view.count, board != nullptr ? buffers : 1,
         engine::StallSettings{seconds(warn_seconds, "warn_seconds"), seconds(shutdown_seconds, "shutdown_seconds")},
         std::make_shared<PyRunner>(team_, std::move(run)));
     groups_ = std::make_unique<GroupedAllreduce>(team_, engine_);
@@ -209,12 +190,21 @@ class PyEngine {
   }
   void tune(int64_t threshold, double cycle_seconds) {
     if (threshold < 0) throw InvalidArgument("a threshold of " + std::to_string(threshold) + " bytes");
-    engine_->board().tune(threshold, seconds(cycle_seconds, "cycle_seconds"));
+    engine_->carrier().tune(threshold, seconds(cycle_seconds, "cycle_seconds"));
   }
   Engine& engine() { return *engine_; }
 
  private:
   static constexpr int64_t kLeastBuffer = 64;
+
+  ArrayView fusion_buffer(const py::object& buffer, int32_t buffers) const {
+    const ArrayView view = view_of(buffer, "buffer");
+    if (view.dtype != Dtype::uint8 || !view.writable || buffers < 1 || view.count / buffers < kLeastBuffer ||
+        team_->locate(view.data, view.count).window < 0)
+      throw InvalidArgument("buffer: a writable array of uint8 in a window of the team, of at least " +
+                            std::to_string(kLeastBuffer) + " bytes for each of 1 or more buffers");
+    return view;
+  }
 
   std::shared_ptr<Team> team_;
   std::shared_ptr<Plans> plans_;
@@ -268,20 +258,12 @@ void bind_engine(py::module_& m) {
       .def("flush", &Work::flush, "Run it as soon as all ranks have submitted it, as if this thread waited for it.")
       .def("when_done", &Work::when_done, py::arg("callback"),
            "Call `callback()` when it has completed: on the engine's thread, or immediately if it already has.");
-  py::class_<PyEngine>(m, "Engine", "Named operations among the ranks of one host.")
-      .def(py::init<const py::object&, std::shared_ptr<Segment>, int32_t, const py::object&, int32_t, Objects,
+  py::class_<PyEngine>(m, "Engine", "Named operations that the ranks of a team submit in any order.")
+      .def(py::init<const py::object&, std::shared_ptr<engine::Carrier>, const py::object&, int32_t, Objects,
                     py::object, double, double>(),
-           py::arg("team"), py::arg("board"), py::arg("slots"), py::arg("buffer"), py::arg("buffers"),
-           py::arg("topologies"), py::arg("run"), py::arg("warn_seconds"), py::arg("shutdown_seconds"))
-      .def_static("board_bytes", &Board::bytes, py::arg("size"), py::arg("slots"))
-      .def_static(
-          "prepare_board",
-          [](std::shared_ptr<Segment> board, int32_t size, int32_t slots) {
-            checked_slots(*required(board), size, slots);
-            Board(board, board->data(), 0, size, slots).prepare();
-          },
-          py::arg("board"), py::arg("size"), py::arg("slots"),
-          "Called by one rank, before the others create their engines.")
+           py::arg("team"), py::arg("carrier"), py::arg("buffer"), py::arg("buffers"), py::arg("topologies"),
+           py::arg("run"), py::arg("warn_seconds"), py::arg("shutdown_seconds"),
+           "`buffer`, for `buffers` tiles: in a window of the team; between hosts None.")
       .def("submit", &PyEngine::submit, py::arg("items"), py::arg("now"), py::arg("grouped") = true,
            "Submit items, as a group or each for itself; `now`: the caller waits for them immediately.")
       .def("run", &PyEngine::run, py::arg("items"), "Submit items as a group and wait for them; returns their results.")
@@ -301,8 +283,8 @@ void bind_engine(py::module_& m) {
       .def(
           "traffic", [](PyEngine& self) { return self.engine().traffic(); },
           "Bytes reduced by allreduces so far, and batches run.")
-      .def_property_readonly("threshold", [](PyEngine& self) { return self.engine().board().threshold(); })
-      .def_property_readonly("cycle_seconds", [](PyEngine& self) { return self.engine().board().cycle_seconds(); })
+      .def_property_readonly("threshold", [](PyEngine& self) { return self.engine().carrier().threshold(); })
+      .def_property_readonly("cycle_seconds", [](PyEngine& self) { return self.engine().carrier().cycle_seconds(); })
       .def(
           "refuse",
           [](PyEngine& self, const std::string& name, const std::string& why) {
@@ -321,7 +303,6 @@ void bind_engine(py::module_& m) {
            "time.monotonic_ns().");
   m.def("report_on_signal", &report_on_signal, py::arg("number"),
         "Make engines report to standard error which operations wait for which ranks, on this signal.");
-  m.def("reports_wanted", [] { return Engine::reports_wanted.load(); }, "How often that signal has been received.");
 }
 
 }  // namespace pc

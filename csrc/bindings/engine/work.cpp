@@ -69,7 +69,13 @@ void Work::flush() const {
 
 // Each callback is called once: the first thread to get here takes them all.
 void Work::call_back() {
-  for (const py::object& callback : std::exchange(callbacks_, {})) callback();
+  for (const py::object& callback : std::exchange(callbacks_, {})) {
+    try {
+      callback();
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("a callback of pycollective's engine");
+    }
+  }
 }
 
 std::shared_ptr<Work> work_of(const std::shared_ptr<void>& kept) { return std::static_pointer_cast<Work>(kept); }

@@ -14,13 +14,13 @@ constexpr size_t kMostRefusals = 64;
 }  // namespace
 
 // The policy's view of the rounds.
-struct Agreement::Carrier {
+struct Agreement::View {
   Agreement& agreement;
   void join(int32_t rank) { agreement.joined_.add(rank); }
-  uint64_t number_of(const AgreedOperation* operation) const { return operation->round.number; }
-  bool settle(AgreedOperation* operation) { return agreement.settle(*operation); }
-  std::vector<AgreedOperation*> rounds() const {
-    std::vector<AgreedOperation*> found;
+  uint64_t number_of(const AnnouncedOperation* operation) const { return operation->round.number; }
+  bool settle(AnnouncedOperation* operation) { return agreement.settle(*operation); }
+  std::vector<AnnouncedOperation*> rounds() const {
+    std::vector<AnnouncedOperation*> found;
     for (auto& [name, operation] : agreement.waiting_) found.push_back(&operation);
     return found;
   }
@@ -31,12 +31,13 @@ Agreement::Agreement(std::vector<int32_t> world_ranks)
 
 void Agreement::announce(int32_t rank, const Announcement& item) {
   if (rank < 0 || rank >= size()) throw InvalidArgument("rank " + std::to_string(rank) + " is not one of the engine's");
-  AgreedOperation& operation = waiting_[item.name];
+  AnnouncedOperation& operation = waiting_[item.name];
   Round& round = operation.round;
-  if (operation.rows.empty()) {
-    operation.name = item.name;
+  if (operation.details == nullptr) {
     operation.announced.bits.resize(world_ranks_.size());
-    operation.rows.resize(world_ranks_.size());
+    operation.details = std::make_unique<Details>();
+    operation.details->name = item.name;
+    operation.details->rows.resize(world_ranks_.size());
     round.begin(item, rank, false, rounds_++, Timeline::now());
   } else {
     if (operation.announced.has(rank)) throw InvalidArgument("'" + item.name + "' is announced twice");
@@ -44,9 +45,9 @@ void Agreement::announce(int32_t rank, const Announcement& item) {
   }
   drop_refusals(rank, item.name);
   operation.announced.add(rank);
-  operation.rows[static_cast<size_t>(rank)] = item.rows;
-  Carrier carrier{*this};
-  engine::settle(carrier, item.signature.kind, rank, &operation);
+  operation.details->rows[static_cast<size_t>(rank)] = item.rows;
+  View view{*this};
+  engine::settle(view, item.signature.kind, rank, &operation);
 }
 
 void Agreement::drop_refusals(int32_t rank, std::string_view name) {
@@ -59,16 +60,19 @@ void Agreement::refuse(Refusal refusal) {
   refusals_.push_back(std::move(refusal));
 }
 
-bool Agreement::settle(AgreedOperation& operation) {
-  const Kind kind = operation.round.signature.kind;
+bool Agreement::settle(AnnouncedOperation& operation) {
+  Round& round = operation.round;
+  const Kind kind = round.signature.kind;
   if (!is_complete(kind, operation.announced, joined_, size())) return false;
-  operation.round.ready = Timeline::now();
+  round.ready = Timeline::now();
+  Details& details = *operation.details;
   for (int32_t rank = 0; rank < size(); ++rank)
-    if (!operation.announced.has(rank)) operation.absent.push_back(rank);
-  operation.difference =
-      operation.round.difference(operation.name, [this](int32_t rank) { return "rank " + number(rank); });
+    if (!operation.announced.has(rank)) details.absent.push_back(rank);
+  details.signature = round.signature;
+  details.last = round.last;
+  details.difference = round.difference(details.name, [this](int32_t rank) { return "rank " + number(rank); });
   if (kind == Kind::join) joined_ = {std::vector<bool>(world_ranks_.size())};
-  ready_.push_back(std::move(waiting_.extract(operation.name).mapped()));
+  ready_.push_back(std::move(waiting_.extract(details.name).mapped()));
   return true;
 }
 
@@ -76,30 +80,27 @@ std::vector<Agreement::Batch> Agreement::cut(int64_t threshold) {
   std::vector<Batch> batches;
   while (!ready_.empty()) {
     std::vector<const Round*> rounds;
-    for (const AgreedOperation& operation : ready_) rounds.push_back(&operation.round);
+    for (const AnnouncedOperation& operation : ready_) rounds.push_back(&operation.round);
     Batch& batch = batches.emplace_back();
-    std::vector<bool> chosen(ready_.size());
     for (const int32_t position : choose(rounds, threshold)) {
-      batch.push_back(std::move(ready_[static_cast<size_t>(position)]));
-      chosen[static_cast<size_t>(position)] = true;
+      auto& [round, announced, details] = ready_[static_cast<size_t>(position)];
+      const NameHash hash = hash_of(details->name);
+      batch.push_back({hash, round.place, round.since, round.ready, std::move(details)});
     }
-    std::vector<AgreedOperation> left;
-    for (size_t i = 0; i < ready_.size(); ++i)
-      if (!chosen[i]) left.push_back(std::move(ready_[i]));
-    ready_ = std::move(left);
+    std::erase_if(ready_, [](const AnnouncedOperation& operation) { return operation.details == nullptr; });
   }
   return batches;
 }
 
-std::string Agreement::report(double seconds, int32_t reporter) const {
-  std::vector<const AgreedOperation*> order;
+std::vector<Stall> Agreement::stalls(double seconds, int32_t reporter) const {
+  std::vector<const AnnouncedOperation*> order;
   for (const auto& [name, operation] : waiting_) order.push_back(&operation);
   std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return a->round.number < b->round.number; });
   std::vector<Stall> all;
   const int64_t now = Timeline::now();
-  for (const AgreedOperation* operation : order)
-    all.push_back(stall_of(operation->name, operation->round, operation->announced, joined_, size(), now));
-  return list(overdue(all, refusals_, seconds, reporter), [this](int32_t rank) { return number(rank); });
+  for (const AnnouncedOperation* operation : order)
+    all.push_back(stall_of(operation->details->name, operation->round, operation->announced, joined_, size(), now));
+  return overdue(all, refusals_, seconds, reporter);
 }
 
 }  // namespace pc::engine

@@ -3,11 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
-#include "engine/negotiation/policy.h"
+#include "engine/negotiation/carrier.h"
 #include "executor/control.h"
 
 namespace pc::engine {
@@ -20,18 +21,15 @@ struct ManyRanks {
 };
 
 // An operation that ranks have announced.
-struct AgreedOperation {
-  std::string name;
+struct AnnouncedOperation {
   Round round;
   ManyRanks announced;
-  std::vector<int32_t> absent;  // once complete: ranks that have joined and contribute nothing
-  std::vector<int64_t> rows;  // of each rank
-  std::string difference;  // how the ranks differ; empty if they agree
+  std::unique_ptr<Details> details;
 };
 
 class Agreement {
  public:
-  using Batch = std::vector<AgreedOperation>;
+  using Batch = std::vector<Member>;
 
   // `world_ranks`: the ranks' numbers in the world.
   explicit Agreement(std::vector<int32_t> world_ranks);
@@ -45,19 +43,19 @@ class Agreement {
   std::vector<Batch> cut(int64_t threshold);
   // Number of operations that wait for ranks.
   int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
-  // Those that have waited for `seconds`, one per line; `reporter`: only those that this rank reports, -1: all.
-  std::string report(double seconds, int32_t reporter) const;
-
- private:
-  struct Carrier;
+  // Those that have waited for `seconds`; `reporter`: only those that this rank reports, -1: all.
+  std::vector<Stall> stalls(double seconds, int32_t reporter) const;
   int32_t size() const { return static_cast<int32_t>(world_ranks_.size()); }
-  bool settle(AgreedOperation& operation);
-  void drop_refusals(int32_t rank, std::string_view name);
   std::string number(int32_t rank) const { return rank_number(rank, world_ranks_[static_cast<size_t>(rank)]); }
 
+ private:
+  struct View;
+  bool settle(AnnouncedOperation& operation);
+  void drop_refusals(int32_t rank, std::string_view name);
+
   std::vector<int32_t> world_ranks_;
-  std::unordered_map<std::string, AgreedOperation> waiting_;
-  std::vector<AgreedOperation> ready_;  // in order of completion
+  std::unordered_map<std::string, AnnouncedOperation> waiting_;
+  std::vector<AnnouncedOperation> ready_;  // in order of completion
   std::vector<Refusal> refusals_;
   ManyRanks joined_;
   uint64_t rounds_ = 0;  // announced so far

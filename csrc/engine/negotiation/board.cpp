@@ -44,7 +44,7 @@ size_t Board::bytes(int32_t size, int32_t slots) {
 }
 
 Board::Board(std::shared_ptr<void> owner, char* memory, int32_t rank, int32_t size, int32_t slots)
-    : owner_(std::move(owner)), header_(reinterpret_cast<Header*>(memory)), rank_(rank), size_(size), slots_(slots) {
+    : Carrier(rank, size), owner_(std::move(owner)), header_(reinterpret_cast<Header*>(memory)), slots_(slots) {
   const auto n = static_cast<size_t>(slots);
   slots_at_ = memory + round_up(sizeof(Header));
   char* at = slots_at_ + n * slot_bytes(size);
@@ -115,7 +115,7 @@ void Board::forget(int32_t index) {
 // -- announcing ---------------------------------------------------------------------------------------------------
 
 // The policy's view of the rounds, which are identified by their slots.
-struct Board::Carrier {
+struct Board::View {
   Board& board;
   int64_t now;
   void join(int32_t rank) { board.header_->joined.add(rank); }
@@ -142,9 +142,9 @@ bool Board::announce(std::span<Announcement* const> items, bool urgent, Limit li
       for (const Announcement* item : items.first(noted)) slot(item->slot).announced.remove(rank_);
       throw;
     }
-    Carrier carrier{*this, now};
+    View view{*this, now};
     for (const Announcement* item : items)
-      ready = engine::settle(carrier, item->signature.kind, rank_, item->slot) || ready;
+      ready = engine::settle(view, item->signature.kind, rank_, item->slot) || ready;
     if (ready && fetched != nullptr && !has_batch()) cut_ready(false, fetched);
   }
   if (ready) wake();
@@ -324,10 +324,13 @@ std::unique_ptr<Details> Board::details_of(Slot& s) const {
   auto details = std::make_unique<Details>();
   details->name = s.name;
   details->signature = r.signature;
-  details->absent = s.absent[which];
   details->last = r.last;
   const int64_t* rows = s.rows + which * size_;
-  for (int32_t rank = 0; rank < size_; ++rank) details->rows.push_back(details->absent.has(rank) ? 0 : rows[rank]);
+  for (int32_t rank = 0; rank < size_; ++rank) {
+    const bool absent = s.absent[which].has(rank);
+    details->rows.push_back(absent ? 0 : rows[rank]);
+    if (absent) details->absent.push_back(rank);
+  }
   details->difference = r.difference(details->name, label);
   return details;
 }

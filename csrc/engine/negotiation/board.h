@@ -15,35 +15,15 @@
 #include <string>
 #include <vector>
 
-#include "engine/negotiation/policy.h"
+#include "engine/negotiation/carrier.h"
 
 namespace pc::engine {
-
-// Given only for operations that are not plain: the ranks differ, some have joined, or Python runs them.
-struct Details {
-  std::string name;
-  Signature signature;
-  std::string difference;     // how the ranks differ; empty if they agree
-  std::vector<int64_t> rows;  // of each rank
-  RankSet absent;             // ranks that have joined and contribute nothing
-  int32_t last = -1;  // the rank that completed it
-};
-
-// An operation of a batch.
-struct Member {
-  NameHash hash{};  // of its name; its slot may be another operation's once all ranks have fetched the batch
-  int64_t place = -1;
-  int64_t since = 0, ready = 0;  // nanoseconds of the steady clock: first submitted, completed
-  std::unique_ptr<Details> details;
-};
 
 struct Header;
 struct Slot;
 
-class Board {
+class Board final : public Carrier {
  public:
-  using Limit = std::chrono::steady_clock::time_point;
-  static constexpr Limit kNoLimit = Limit::max();
   static size_t bytes(int32_t size, int32_t slots);
 
   // `memory`: shared by all ranks, initially zero.  One rank calls prepare() before any other uses its board.
@@ -51,36 +31,27 @@ class Board {
   void prepare();
   bool prepared() const;
 
-  // The following take the board's lock, waiting for it until `limit`; after the limit they have had no effect.  See
-  // locked_out for what ends a wait without a limit.
+  // What takes a limit takes the board's lock, waiting for it until then.  See locked_out for what ends a wait without
+  // a limit.  A batch is fetched in the turn of the lock in which it is cut, since other ranks wait for every turn.
 
-  // Throws InvalidArgument if more operations are in progress than there are slots.  False: not announced by `limit`.
-  // `fetched`: for the batch that becomes due by this, which is then cut and fetched in the same turn of the lock.
   bool announce(std::span<Announcement* const> items, bool urgent, Limit limit = kNoLimit,
-                std::vector<Member>* fetched = nullptr);
-  // This rank submits nothing more: operations that are not complete lack it from now on.  False, without effect, if
-  // the others still depend on it: for a batch, or for an operation that all have resubmitted before a slow rank has
+                std::vector<Member>* fetched = nullptr) override;
+  // The others depend on this rank for a batch, or for an operation that all have resubmitted before a slow rank has
   // fetched the previous round.  `regardless` of the latter.
-  bool leave(bool regardless = false, Limit limit = kNoLimit);
-  // A caller waits for it: do not hold it back for fusion.  False: not by `limit`.
-  bool flush(int32_t slot, Limit limit = kNoLimit);
-  // The next batch in order; empty: not cut yet.
-  std::vector<Member> fetch(Limit limit = kNoLimit);
-  // Cuts a batch if it is due; otherwise returns when one may be due (the far future: nothing is ready).
-  // `at_once`: without waiting for more operations to fuse; so, too, if the operation in slot `wanted` (-1: none), for
-  // which a thread waits, is ready.  `fetched`: for the batch, which is then fetched in the same turn of the lock,
-  // since every turn is one that other ranks wait for.
-  Limit cut(bool at_once = false, Limit limit = kNoLimit, int32_t wanted = -1, std::vector<Member>* fetched = nullptr);
+  bool leave(bool regardless = false, Limit limit = kNoLimit) override;
+  bool flush(int32_t slot, Limit limit = kNoLimit) override;
+  std::vector<Member> fetch(Limit limit = kNoLimit) override;
+  Limit cut(bool at_once = false, Limit limit = kNoLimit, int32_t wanted = -1,
+            std::vector<Member>* fetched = nullptr) override;
   // Whether the lock was free at some moment before `limit`.
   bool await_lock(Limit limit);
   int32_t holder() const;  // the rank that holds it now; -1: none, or unknown
-  bool has_batch() const;
-  bool has_ready() const;
+  bool has_batch() const override;
+  bool has_ready() const override;
 
-  // A number that changes with each update, and sleeping until it does.
-  uint32_t news() const;
-  void sleep(uint32_t seen, std::chrono::nanoseconds limit);
-  void wake();
+  uint32_t news() const override;
+  void sleep(uint32_t seen, std::chrono::nanoseconds limit) override;
+  void wake() override;
 
   // Called several times a second by a rank that is not stopped, whatever its program does.
   void beat();
@@ -89,20 +60,16 @@ class Board {
   // Progress: batches cut so far, and those that a rank has completed.
   uint64_t batches() const;
   uint64_t completed(int32_t rank) const;
-  void complete_batch();  // this rank has completed the batches it has fetched
+  void complete_batch() override;
 
-  // Tells the others that this rank's submission of an operation, or of a group, was refused, until it submits it.
-  void refuse(const std::string& name, const std::string& why, Limit limit = kNoLimit);
-  std::vector<Stall> stalls(double seconds, bool all, Limit limit = kNoLimit);
+  void refuse(const std::string& name, const std::string& why, Limit limit = kNoLimit) override;
+  std::vector<Stall> stalls(double seconds, bool all, Limit limit = kNoLimit) override;
   // An operation, including a join, that some rank has submitted and `rank` has not but must.  Empty: none.
   std::string awaited_from(int32_t rank, Limit limit = kNoLimit);
-  // Shared by all ranks: apply to every cut.
-  void tune(int64_t threshold, double cycle_seconds);
-  int64_t threshold() const;
-  double cycle_seconds() const;
+  void tune(int64_t threshold, double cycle_seconds) override;
+  int64_t threshold() const override;
+  double cycle_seconds() const override;
 
-  int32_t rank() const { return rank_; }
-  int32_t size() const { return size_; }
   bool spins = false;  // whether to wait for the lock without yielding the core for a moment: every rank has a core
   // For messages; set by owners that know more about the ranks.
   Labels label = [](int32_t rank) { return "rank " + std::to_string(rank); };
@@ -114,7 +81,7 @@ class Board {
 
  private:
   class Lock;
-  struct Carrier;
+  struct View;
   int take_lock(Limit limit);
   std::chrono::nanoseconds same_holder_for();
   int32_t find(Announcement& item);
@@ -139,7 +106,7 @@ class Board {
   int32_t *buckets_, *ready_, *ring_;
   struct Batch;
   Batch* batches_;
-  int32_t rank_, size_, slots_;
+  int32_t slots_;
   uint64_t fetched_ = 0;  // batches
   std::atomic<uint64_t> holding_seen_{0};  // the holding of the lock that this rank last waited for
   std::atomic<int64_t> holding_since_{0};  // and since when; nanoseconds of the steady clock

@@ -153,16 +153,18 @@ std::vector<Stall> overdue(const std::vector<Stall>& all, std::span<const Refusa
   return found;
 }
 
+std::string name_ranks(std::span<const int32_t> ranks, const Labels& number) {
+  std::string text = ranks.size() > 1 ? "ranks" : "rank";
+  for (size_t i = 0; i < std::min(ranks.size(), kMostNamed); ++i) text += (i > 0 ? ", " : " ") + number(ranks[i]);
+  return text + (ranks.size() > kMostNamed ? ", ... (" + std::to_string(ranks.size()) + " of them)" : "");
+}
+
 std::string list(const std::vector<Stall>& stalls, const Labels& number) {
   std::string text;
   for (const Stall& stall : stalls) {
     char seconds[32];
     std::snprintf(seconds, sizeof seconds, "%.1f", stall.seconds);
-    text += "  '" + stall.name + "' has waited " + seconds + " s for rank";
-    text += stall.missing.size() > 1 ? "s" : "";
-    const size_t count = stall.missing.size();
-    for (size_t i = 0; i < std::min(count, kMostNamed); ++i) text += (i > 0 ? ", " : " ") + number(stall.missing[i]);
-    text += count > kMostNamed ? ", ... (" + std::to_string(count) + " of them)" : "";
+    text += "  '" + stall.name + "' has waited " + seconds + " s for " + name_ranks(stall.missing, number);
     for (const auto& [missing, waiting, name] : stall.crossings)
       text += "; rank " + number(missing) + " has submitted '" + name + "', which waits for rank " + number(waiting);
     for (const auto& [rank, name, why] : stall.refusals)

@@ -1,7 +1,6 @@
 // The decisions that an engine's ranks agree on: functions of plain data, independent of a carrier.
 //
-// Two carriers bring announcements together and apply these: the board, in memory that the ranks of a host share, and
-// Agreement, which is fed by messages between hosts.
+// The carriers apply them: see carrier.h.
 #pragma once
 
 #include <algorithm>
@@ -72,20 +71,20 @@ std::vector<int32_t> choose(std::span<const Round* const> ready, int64_t thresho
 
 // Processes a rank's announcements, in order: makes ready what they complete.  A join completes what the others wait
 // for from that rank, first announced first, and only then itself.
-// Carrier: join(rank); rounds() -> those that are announced and not complete; number_of(round), and settle(round),
+// View: join(rank); rounds() -> those that are announced and not complete; number_of(round), and settle(round),
 // which makes it ready if it is complete and returns whether it was.
-template <class Carrier, class Key>
-bool settle(Carrier& carrier, Kind kind, int32_t rank, const Key& round) {
+template <class View, class Key>
+bool settle(View& view, Kind kind, int32_t rank, const Key& round) {
   bool ready = false;
   if (kind == Kind::join) {
-    carrier.join(rank);
-    auto others = carrier.rounds();
+    view.join(rank);
+    auto others = view.rounds();
     std::sort(others.begin(), others.end(),
-              [&](const Key& a, const Key& b) { return carrier.number_of(a) < carrier.number_of(b); });
+              [&](const Key& a, const Key& b) { return view.number_of(a) < view.number_of(b); });
     for (const Key& other : others)
-      if (other != round) ready = carrier.settle(other) || ready;
+      if (other != round) ready = view.settle(other) || ready;
   }
-  return carrier.settle(round) || ready;
+  return view.settle(round) || ready;
 }
 
 // A rank's submission that its library refused, such as one of an array of a wrong type: the others wait for it.
@@ -129,7 +128,10 @@ Stall stall_of(const std::string& name, const Round& round, const Ranks& announc
 std::vector<Stall> overdue(const std::vector<Stall>& all, std::span<const Refusal> refusals, double seconds,
                            int32_t reporter);
 
-// One line each.  `number`: a rank's label in messages.
+// "rank 3", or "ranks 1, 2" and so on.  `number`: a rank's label in messages.
+std::string name_ranks(std::span<const int32_t> ranks, const Labels& number);
+
+// One line each.
 std::string list(const std::vector<Stall>& stalls, const Labels& number);
 
 }  // namespace pc::engine

@@ -12,11 +12,20 @@ from pycollective import _core
 from pycollective.engine import Item
 
 
-def announce(agreement: _core.Agreement, ranks: Sequence[int], *items: Item) -> None:
+def agreement(*world_ranks: int, rank: int = 0, threshold: int = 1000) -> _core.Rounds:
+    return _core.Rounds(rank, world_ranks or (0, 1), threshold, 0.001)
+
+
+def announce(rounds: _core.Rounds, ranks: Sequence[int], *items: Item) -> None:
     """What ranks submit together."""
     for rank in ranks:
         for announcement in _core.announcements(items, 2):
-            agreement.announce(rank, announcement)
+            rounds.announce(rank, announcement)
+
+
+def fetch_all(rounds: _core.Rounds) -> list[list[_core.AgreedOperation]]:
+    rounds.cut()
+    return list(iter(rounds.fetch, []))
 
 
 def item(name: str, nbytes: int = 8, **options: Any) -> Item:
@@ -27,11 +36,11 @@ def item(name: str, nbytes: int = 8, **options: Any) -> Item:
 
 def cut(threshold: int, *units: Item | tuple[Item, ...]) -> list[str]:
     """Batches of what two ranks submit in this order."""
-    agreement = _core.Agreement([0, 1])
+    rounds = agreement(threshold=threshold)
     for unit in units:
-        announce(agreement, (0, 1), *(unit if isinstance(unit, tuple) else (unit,)))
-    assert agreement.waiting == 0
-    return ["".join(one.name for one in batch) for batch in agreement.cut(threshold)]
+        announce(rounds, (0, 1), *(unit if isinstance(unit, tuple) else (unit,)))
+    assert rounds.waiting == 0
+    return ["".join(one.name for one in batch) for batch in fetch_all(rounds)]
 
 
 def test_up_to_the_threshold() -> None:
@@ -57,12 +66,12 @@ def test_most_urgent_first() -> None:
 
 
 def test_a_join_comes_after_what_it_completes() -> None:
-    agreement = _core.Agreement([0, 1])
+    rounds = agreement(threshold=8)
     join = item("j", collective="join", priority=-1)
-    announce(agreement, (1,), item("z", priority=9))
-    announce(agreement, (1,), item("y", priority=9))
-    announce(agreement, (1, 0), join)
-    assert [[one.name for one in batch] for batch in agreement.cut(8)] == [["z"], ["y"], ["j"]]
+    announce(rounds, (1,), item("z", priority=9))
+    announce(rounds, (1,), item("y", priority=9))
+    announce(rounds, (1, 0), join)
+    assert [[one.name for one in batch] for batch in fetch_all(rounds)] == [["z"], ["y"], ["j"]]
 
 
 def test_a_group_is_not_split() -> None:
@@ -78,21 +87,21 @@ def test_a_large_operation_between_the_members_of_a_group_does_not_split_it() ->
 
 
 def test_the_most_urgent_rank_decides_about_priority() -> None:
-    agreement = _core.Agreement([0, 1])
+    rounds = agreement(threshold=0)
     for rank, first, second in ((0, 5, 2), (1, 1, 2)):
-        announce(agreement, (rank,), item("b", priority=second))
-        announce(agreement, (rank,), item("a", priority=first))
-    assert [one.name for batch in agreement.cut(0) for one in batch] == ["a", "b"]
+        announce(rounds, (rank,), item("b", priority=second))
+        announce(rounds, (rank,), item("a", priority=first))
+    assert [one.name for batch in fetch_all(rounds) for one in batch] == ["a", "b"]
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 def test_a_mismatch_does_not_block_other_operations(order: Sequence[int]) -> None:
     """The error names the lowest rank and the lowest one that differs from it, in any order of submission."""
-    agreement = _core.Agreement([0, 3, 4])
+    rounds = agreement(0, 3, 4)
     for rank in order:
         for name in "abc":
-            announce(agreement, (rank,), item(name, 9 if name == "b" and rank == 1 else 8))
-    batches = agreement.cut(1000)
+            announce(rounds, (rank,), item(name, 9 if name == "b" and rank == 1 else 8))
+    batches = fetch_all(rounds)
     assert [[one.name for one in batch] for batch in batches] == [["a", "c"], ["b"]]
     assert batches[1][0].difference == (
         "operation 'b' differs between ranks: rank 0 submits allreduce(shape=(8,), dtype=uint8, op=sum); "
@@ -102,38 +111,39 @@ def test_a_mismatch_does_not_block_other_operations(order: Sequence[int]) -> Non
 
 
 def test_pending_operations_and_missing_ranks() -> None:
-    agreement = _core.Agreement([0, 1, 2])
-    announce(agreement, (1,), item("late"))
-    announce(agreement, (2,), item("j", collective="join"))
-    assert agreement.report() == "  'late' has waited 0.0 s for rank 0\n"
-    assert agreement.report(reporter=1) == agreement.report()
-    assert agreement.report(reporter=0) == agreement.report(seconds=100) == ""
-    announce(agreement, (0,), item("other"))
-    assert agreement.report(reporter=1) == (
+    first, second = (agreement(0, 1, 2, rank=rank) for rank in (0, 1))
+    for rounds in (first, second):
+        announce(rounds, (1,), item("late"))
+        announce(rounds, (2,), item("j", collective="join"))
+    assert first.report() == second.report() == "  'late' has waited 0.0 s for rank 0\n"
+    assert second.report(all=False) == second.report()
+    assert first.report(all=False) == first.report(seconds=100) == ""
+    announce(second, (0,), item("other"))
+    assert second.report(all=False) == (
         "  'late' has waited 0.0 s for rank 0; rank 0 has submitted 'other', which waits for rank 1\n"
     )
 
 
 def test_invalid_announcements_are_rejected() -> None:
-    agreement = _core.Agreement([0, 1])
+    rounds = agreement()
     [announcement] = _core.announcements([item("a")], 2)
     for junk in (b"", announcement[:30], b"\xff" * len(announcement)):
         with pytest.raises(ValueError, match="an announcement"):
-            agreement.announce(0, junk)
-    agreement.announce(0, announcement)
+            rounds.announce(0, junk)
+    rounds.announce(0, announcement)
     with pytest.raises(ValueError, match="announced twice"):
-        agreement.announce(0, announcement)
+        rounds.announce(0, announcement)
     for rank in (-1, 2):
         with pytest.raises(ValueError, match=f"rank {rank}"):
-            agreement.announce(rank, announcement)
+            rounds.announce(rank, announcement)
 
 
 def test_nan_factors_agree_with_themselves() -> None:
     """By IEEE a NaN is not equal to itself, but this is not a mismatch between ranks."""
-    agreement = _core.Agreement([0, 1])
+    rounds = agreement()
     x = np.ones(3)
-    announce(agreement, (0, 1), Item("allreduce", "a", x, x, prescale=float("nan")))
-    assert agreement.cut(0)[0][0].difference == ""
+    announce(rounds, (0, 1), Item("allreduce", "a", x, x, prescale=float("nan")))
+    assert fetch_all(rounds)[0][0].difference == ""
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ class Player {
   void take(const std::vector<Member>& batch) {
     log_.batches.emplace_back();
     for (const Member& member : batch) {
-      const bool absent = member.details && member.details->absent.has(board_.rank());
+      const bool absent = member.details && member.details->lacks(board_.rank());
       const auto mine = absent ? names_.end() : names_.find(member.hash.words[0]);
       PC_CHECK(absent || mine != names_.end(), "a batch holds what this rank has not announced");
       PC_CHECK(!member.details || member.details->difference.empty(), member.details->difference);

@@ -13,7 +13,6 @@ namespace pc::test {
 namespace {
 
 using namespace boards;
-using engine::RankSet;
 
 std::string bytes_of(const std::string& digits) {
   std::string bytes;
@@ -75,10 +74,8 @@ class Script {
     for (const Member& member : batch) {
       text += (text.empty() ? "[\"" : ", [\"") + names_.at(member.hash.words[0]) + "\"";
       if (member.details) {
-        std::vector<int32_t> absent;
-        for (size_t r = 0; r < world_->boards.size(); ++r)
-          if (member.details->absent.has(static_cast<int32_t>(r))) absent.push_back(static_cast<int32_t>(r));
-        text += ", \"" + member.details->difference + "\", " + list_of(absent) + ", " + list_of(member.details->rows);
+        text += ", \"" + member.details->difference + "\", " + list_of(member.details->absent) + ", " +
+                list_of(member.details->rows);
         if (member.details->signature.kind == Kind::join) text += ", " + std::to_string(member.details->last);
       }
       text += "]";

@@ -78,7 +78,7 @@ class Driver {
     char* views = world.windows->data() + Shared::kSize * kBuffer;
     team_->add_window(1, {views, kView, kView});
     view_ = reinterpret_cast<float*>(views + rank * kView);
-    auto board = std::make_unique<Board>(world.board, world.board->data(), rank, Shared::kSize, world.slots);
+    auto board = std::make_shared<Board>(world.board, world.board->data(), rank, Shared::kSize, world.slots);
     const auto maker = [this](const Reduction& r, int64_t count, bool in_windows) {
       return plan(r, count, in_windows);
     };
@@ -212,7 +212,7 @@ void submit_and_wait(Driver& rank, int lane, int rounds) {
 PC_TEST(engine_two_threads_a_rank) {
   for (const int64_t threshold : {int64_t{0}, int64_t{3000}, int64_t{1} << 27})
     on_ranks([threshold](Driver& rank) {
-      if (rank.number() == 0) rank->board().tune(threshold, 50e-6);
+      if (rank.number() == 0) rank->carrier().tune(threshold, 50e-6);
       std::thread other([&rank] { submit_and_wait(rank, 1, 20); });
       submit_and_wait(rank, 0, 20);
       other.join();
@@ -343,8 +343,9 @@ class Held {
 
 // Waits until a rank that waits for an operation has checked its peers, or the operation has completed.
 void let_look(Driver& rank, const Pending& operation) {
-  const uint64_t before = rank->board().beats(rank.number());
-  while (!operation.done() && rank->board().beats(rank.number()) < before + 4)
+  const auto& board = dynamic_cast<const Board&>(rank->carrier());
+  const uint64_t before = board.beats(rank.number());
+  while (!operation.done() && board.beats(rank.number()) < before + 4)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 

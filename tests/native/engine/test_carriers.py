@@ -1,7 +1,7 @@
 """The engine's agreement over both carriers: the same announcements lead to the same decisions.
 
-One is the board in shared memory, driven step by step by a native program; the other is `_core.Agreement`, driven as
-by the rounds of messages between hosts.
+One is the board in shared memory, driven step by step by a native program; the other is `_core.Rounds`, driven as by
+the messages between hosts.
 """
 
 from __future__ import annotations
@@ -150,10 +150,11 @@ def scripts(draw: Callable[..., Any]) -> tuple[list[int], int, list[Step]]:
     return world, threshold, [step for _ in range(draw(st.integers(1, 3))) for step in draw(rounds(size))]
 
 
-def decisions(agreement: _core.Agreement, threshold: int) -> list[Any]:
+def decisions(agreement: _core.Rounds) -> list[Any]:
     """In the format of the board's program."""
+    agreement.cut()
     batches = []
-    for batch in agreement.cut(threshold):
+    for batch in iter(agreement.fetch, []):
         rows: list[list[Any]] = []
         for one in batch:
             plain = one.collective == "allreduce" and not (one.device or one.difference or one.absent)
@@ -168,11 +169,11 @@ def decisions(agreement: _core.Agreement, threshold: int) -> list[Any]:
 @given(script=scripts())
 def test_both_carriers_decide_the_same(board: Board, script: tuple[list[int], int, list[Step]]) -> None:
     world, threshold, steps = script
-    agreement = _core.Agreement(world)
+    agreement = _core.Rounds(0, world, threshold, 0.001)
     board.tell("world", len(world), threshold, *world)
     for step in steps:
         if step is None:
-            decided = decisions(agreement, threshold)
+            decided = decisions(agreement)
             assert decided == board.cut()
             _count(decided)
             continue
