@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -315,6 +316,9 @@ void Engine::run_batch(const std::vector<Member>& members) {
     timeline_.on() ? run_traced(members, mine) : run_agreed(members, mine);
   } catch (const CommunicatorFault&) {
     throw;
+  } catch (const std::bad_alloc&) {  // on this rank alone
+    team_->poison({Fault::aborted, team_->rank(), team_->label(team_->rank()) + " has run out of memory"});
+    team_->raise();
   } catch (const std::exception& error) {  // before anything was sent, and the same on all ranks
     complete(mine, CommunicatorFault(Fault::aborted, -1, error.what()));
     return;

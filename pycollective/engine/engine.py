@@ -44,9 +44,10 @@ os.register_at_fork(after_in_child=_live.clear)  # in a child they belong to the
 class Engine:
     """Named operations that ranks submit in any order; each runs once all ranks have submitted it.
 
-    Ranks negotiate in shared memory, without a coordinator. Allreduces that are ready at the same time are fused: they
-    pass through a window together, or are reduced in place if they are in windows of `engine.comm`. With a topology
-    that reduces in rank order (`direct`, the default, `star`) results with and without fusion are bitwise identical.
+    Ranks negotiate in shared memory, without a coordinator, or by messages between hosts. Allreduces that are ready at
+    the same time are fused: they pass through a window together, or are reduced in place if they are in windows of
+    `engine.comm`. With a topology that reduces in rank order (`direct`, the default, `star`) results with and without
+    fusion are bitwise identical.
 
     If the ranks' operations of a name differ (shape, dtype, op, root, group), `wait` raises MismatchError on every
     rank, with both descriptions; the engine continues. If a rank's process exits, every `wait` and `submit` of the

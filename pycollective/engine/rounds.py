@@ -110,7 +110,7 @@ class RoundExchange:
             _ROUNDS.encode(mine), self._limit, lambda silent: self._rounds.note_silence(silent, began)
         )
         messages = _ROUNDS.decode_all(answers)
-        self._hear(messages)
+        self._learn(messages)
         self._rounds.cut()
         for rank, message in enumerate(messages):
             fault = message.fault
@@ -131,7 +131,7 @@ class RoundExchange:
             fault = Fault.of(PeerLostError(f"rank {rank} is gone (its program has failed: {failure})", rank))
         return RoundMessage([self._known.get(one, one) for one in announced], tuned, closing, fault, refused)
 
-    def _hear(self, messages: list[RoundMessage]) -> None:
+    def _learn(self, messages: list[RoundMessage]) -> None:
         if len(self._numbered) > self._capacity:
             self._known, numbered, self._numbered = {}, self._numbered, []
         else:

@@ -123,7 +123,7 @@ MISSING = """
 engine = Engine(comm)
 if comm.rank == 1:
     def refuse(*a): raise MemoryError("no room")
-    engine._exchange._hear = refuse
+    engine._exchange._learn = refuse
 items = [Item("allreduce", name, np.ones(3)) for name in "ab"]
 for turn in range(2):
     try:

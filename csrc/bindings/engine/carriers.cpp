@@ -64,33 +64,26 @@ std::vector<py::bytes> announce_items(const std::vector<py::object>& items, int3
   return announcements;
 }
 
+// A method that waits, for Python: of seconds, and without the GIL.
+template <class Result>
+auto waits(Result (Rounds::*method)(Carrier::Limit)) {
+  return [method](Rounds& self, double seconds) {
+    const Released released;
+    return (self.*method)(limit_in(seconds));
+  };
+}
+
 void bind_rounds(py::module_& m) {
   py::class_<Rounds, Carrier, std::shared_ptr<Rounds>>(
       m, "Rounds", "Between hosts: what follows from the ranks' messages, the same on all ranks that receive the same.")
       .def(py::init<int32_t, std::vector<int32_t>, int64_t, double>(), py::arg("rank"), py::arg("world_ranks"),
            py::arg("threshold"), py::arg("cycle_seconds"), "`world_ranks`: the ranks' numbers in the world.")
-      .def(
-          "await_news",
-          [](Rounds& self, double seconds) {
-            const Released released;
-            self.await_news(limit_in(seconds));
-          },
-          py::arg("seconds"), "Wait until this rank has something to tell, at most a second.")
-      .def(
-          "await_caller",
-          [](Rounds& self, double seconds) {
-            const Released released;
-            self.await_caller(limit_in(seconds));
-          },
-          py::arg("seconds"), "Wait until a caller of this rank waits for an operation, at most a second.")
-      .def(
-          "await_batches",
-          [](Rounds& self, double seconds) {
-            const Released released;
-            return self.await_batches(limit_in(seconds));
-          },
-          py::arg("seconds"),
-          "Wait until this rank has completed all batches, at most a second; returns whether it has.")
+      .def("await_news", waits(&Rounds::await_news), py::arg("seconds"),
+           "Wait until this rank has something to tell, at most a second.")
+      .def("await_caller", waits(&Rounds::await_caller), py::arg("seconds"),
+           "Wait until a caller of this rank waits for an operation, at most a second.")
+      .def("await_batches", waits(&Rounds::await_batches), py::arg("seconds"),
+           "Wait until this rank has completed all batches, at most a second; returns whether it has.")
       .def("take_news", &take_news,
            "What this rank tells the others: (announcements, [(name, why it was refused)], (threshold, cycle in "
            "seconds) or None, whether it closes its engine, (class, text, rank) of a fault or None).")

@@ -89,7 +89,7 @@ class Carrier {
   virtual std::vector<Stall> stalls(double seconds, bool all, Limit limit = kNoLimit) = 0;
   // Ends the engine on all ranks, once they have run what they have agreed on.  False: not done by this carrier.
   virtual bool end_all(const CommunicatorFault&) { return false; }
-  // Ranks that have not been heard of for `seconds`, as a line of text; empty: none, or not known here.
+  // Ranks that have not answered for `seconds`, as a line of text; empty: none, or not known here.
   virtual std::string silence(double) const { return {}; }
   // Apply to every cut, on all ranks.
   virtual void tune(int64_t threshold, double cycle_seconds) = 0;

@@ -411,6 +411,27 @@ PC_TEST(engine_close_completes_a_round_that_waits_for_a_slow_rank) {
   });
 }
 
+PC_TEST(engine_that_runs_out_of_memory_ends_all) {
+  on_ranks([](Driver& rank) {
+    if (rank.number() == 1)
+      rank.runner->before = [](const std::string& name) { return name == "huge" ? throw std::bad_alloc() : void(); };
+    const auto huge = plain(Kind::barrier, "huge"), next = plain(Kind::barrier, "next");
+    rank->submit({huge}, false);
+    if (rank.number() == 1) {
+      PC_CHECK(rank->wait(huge, Clock::now() + kLong) && huge->fault(), "it cannot have run");
+      return;
+    }
+    try {
+      rank->submit({next}, false);
+    } catch (const CommunicatorFault& fault) {  // rank 1 was faster
+      return;
+    }
+    PC_CHECK(rank->wait(next, Clock::now() + kLong) && next->fault(), "rank 1 cannot have submitted it");
+    PC_CHECK(std::string(next->fault()->what()).find("rank 1 has run out of memory") != std::string::npos,
+             next->fault()->what());
+  });
+}
+
 PC_TEST(engine_traced) {
   on_ranks([](Driver& rank) {
     rank->timeline().start(true);
