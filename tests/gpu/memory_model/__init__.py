@@ -1,0 +1,1 @@
+"""Proofs about the GPU's memory order that need no GPU: of litmus tests, and of whole schedules."""
