@@ -12,7 +12,7 @@ import math
 import threading
 from typing import Any
 
-from pycollective import _core
+from pycollective import _core, settings
 from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.arrays import ITEMSIZE, View, allocate
 from pycollective.comm.cuda.deferred_free import (
@@ -63,7 +63,7 @@ class DeviceTeam:
         mine = {
             "gpu": cuda.properties(device)["uuid"],
             "channels": [cuda.Team.most_channels(device, sharing + 1) for sharing in range(size)],
-            "blocks": int(setting("PYCOLLECTIVE_CUDA_BLOCKS")),
+            "blocks": int(settings.read("PYCOLLECTIVE_CUDA_BLOCKS")),
             "scratch": int(setting("PYCOLLECTIVE_CUDA_SCRATCH")),
         }
         received = [json.loads(text) for text in exchange(json.dumps(mine).encode())]

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from pycollective import _core
+from pycollective import _core, settings
 from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.arrays import allocate, order_streams
 from pycollective.comm.cuda.paths import Path
@@ -36,7 +36,7 @@ def require_room(size: int, device: str | int) -> int:
         raise CommunicatorError(f"there is no CUDA device {number}; there are {cuda.device_count()}")
     if size > cuda.MOST_VIRTUAL_RANKS:
         raise CommunicatorError(f"at most {cuda.MOST_VIRTUAL_RANKS} ranks can share one GPU, not {size}")
-    channels = min(int(cuda.Team.most_channels(number, size)), int(setting("PYCOLLECTIVE_CUDA_BLOCKS")))
+    channels = min(int(cuda.Team.most_channels(number, size)), int(settings.read("PYCOLLECTIVE_CUDA_BLOCKS")))
     if channels < 1:
         raise CommunicatorError(f"device {number} has too few multiprocessors for {size} ranks")
     return channels
