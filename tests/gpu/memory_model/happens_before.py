@@ -24,7 +24,7 @@ ENTRIES = 8
 
 
 class Race(Exception):
-    """Two accesses that nothing orders, or a rank that waits for ever."""
+    """Two accesses that nothing orders, or a rank that waits forever."""
 
 
 @dataclass
@@ -224,7 +224,7 @@ def check(
     schedule: Schedule, negotiates: bool, lanes: int = 2, tiles: int = 3, calls: int = 3,
     without: Collection[object] = (), only: int | None = None,
 ) -> None:  # fmt: skip
-    """Raise Race if the schedule has one, or if a rank waits for ever.
+    """Raise Race if the schedule has one, or if a rank waits forever.
 
     Args:
         negotiates: whether the ranks wait for one another at the beginning of a call, as with windows.
@@ -243,4 +243,4 @@ def check(
                 running.remove(rank)
                 idle = 0
         if idle > calls * tiles * (schedule.stride + 4) * schedule.size:
-            raise Race(f"{schedule.title}: {len(running)} ranks wait for ever")
+            raise Race(f"{schedule.title}: {len(running)} ranks wait forever")
