@@ -411,6 +411,7 @@ std::vector<std::shared_ptr<void>> Engine::take_spent() {
 
 // Nothing runs after a fault of the communicator.
 void Engine::fail(const CommunicatorFault& fault) {
+  team_->note_loss(fault);  // one that the carrier has found is not known to the team
   Pendings all;
   {
     const std::lock_guard lock(mutex_);

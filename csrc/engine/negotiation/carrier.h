@@ -53,8 +53,8 @@ class Carrier {
 
   // What takes a limit may have to wait for other ranks, and has had no effect after the limit.
 
-  // Throws InvalidArgument if more operations are in progress than there are slots, CommunicatorFault if the ranks have
-  // ended.  False: not announced by `limit`.  `urgent`: a caller waits for them.
+  // Throws InvalidArgument if more operations are in progress than there are slots.  False: not announced by `limit`.
+  // `urgent`: a caller waits for them.
   // `fetched`: for the batch that becomes due by this, if the carrier can fetch it at the same time.
   virtual bool announce(std::span<Announcement* const> items, bool urgent, Limit limit = kNoLimit,
                         std::vector<Member>* fetched = nullptr) = 0;

@@ -87,7 +87,6 @@ int32_t Rounds::waiting() const {
 bool Rounds::announce(std::span<Announcement* const> items, bool, Limit, std::vector<Member>*) {
   {
     const std::lock_guard lock(mutex_);
-    if (end_) throw CommunicatorFault(*end_);
     for (const Announcement* item : items) outgoing_.announced.push_back(encode(*item));
   }
   changed_.notify_all();

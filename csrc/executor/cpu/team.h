@@ -157,6 +157,7 @@ class alignas(64) Team {
   static void note_failure(const std::string& text);  // what ends the program: peers get it with the departure
   static std::string failure();
   std::string failure_of(int32_t rank) const;  // what ended the program of a rank that has departed; "": no error
+  void note_loss(const CommunicatorFault& fault) const;  // what failure reports blame a rank for
   static int32_t blamed();  // the world rank that the newest error is due to, unless it is a mismatch; -1: none
   void poll_hosts();                      // to ranks on other hosts, which calls do by themselves
   void interrupt(const std::string& where);  // a signal has interrupted this rank there: no rank can continue
@@ -269,7 +270,6 @@ class alignas(64) Team {
   void report_mismatch(const Operation& op, int32_t peer);
   void report_stale(const Operation& op, int32_t peer);
   void report_lost(const Operation& op, int32_t peer, bool departed);
-  void note_loss(const CommunicatorFault& fault) const;
   void explain_departure();
   char* scratch(int32_t rank, uint32_t segment) const { return scratch_of_[rank] + ring_.offset(segment); }
   // For each peer, the counter that it reaches when it has read this rank's segment of scratch; 0: it has.  For one on
