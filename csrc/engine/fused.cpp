@@ -145,8 +145,8 @@ void FusedAllreduce::unpack(Walk& walk, const char* buffer, int64_t bytes) {
   span.end();
 }
 
-// In place in a window if `shared`, the same on all ranks of a host; else of plain arrays, or between hosts wherever they
-// are.  `meanwhile`: work to do while peers have not arrived; false: nothing left.
+// On one host in place in a window if `shared`, the same on all ranks, else of plain arrays; between hosts wherever
+// they are.  `meanwhile`: work to do while peers have not arrived; false: nothing left.
 void FusedAllreduce::reduce(const Reduction& reduction, const char* input, char* output, int64_t bytes, bool shared,
                             const std::function<bool()>& meanwhile) {
   const auto element = static_cast<int64_t>(size_of(reduction.dtype));
