@@ -44,10 +44,19 @@ class World:
         self.gloo = dist.new_group(backend="gloo") if gloo else None
 
 
-def run(n: int, body: Callable[..., Any], *arguments: Any, gloo: bool = True, **options: Any) -> list[Any]:
+def run(
+    n: int,
+    body: Callable[..., Any],
+    *arguments: Any,
+    gloo: bool = True,
+    seconds: float = SECONDS,
+    on_device: bool = False,
+    reuse: bool = True,
+) -> list[Any]:
     """Runs body(world, *arguments) on n processes; returns the results in rank order."""
-    with job(n, body, *arguments, gloo=gloo, **options) as started:
-        return started.results(60)
+    reuse = reuse and not on_device
+    with _described(body, arguments, gloo, seconds, on_device) as call:
+        return processes.run(n, _enter, *call, reuse=reuse)
 
 
 @contextmanager
@@ -64,17 +73,24 @@ def job(
 
     `on_device`: the backend treats every tensor as one on a GPU; see gpu.torch.standin.
     """
-    where = {"file": body.__code__.co_filename, "name": body.__qualname__}
-    with tempfile.TemporaryDirectory(prefix="pycollective-test-") as folder, torch_loaded():
-        started = processes.Job(n, _enter, where, folder, gloo, seconds, on_device, arguments, leave=leave)
-        with started:
+    with _described(body, arguments, gloo, seconds, on_device) as call:
+        with processes.Job(n, _enter, *call, leave=leave) as started:
             yield started
+
+
+@contextmanager
+def _described(
+    body: Callable[..., Any], arguments: Any, gloo: bool, seconds: float, on_device: bool
+) -> Iterator[tuple[Any, ...]]:
+    """The arguments of _enter."""
+    with tempfile.TemporaryDirectory(prefix="pycollective-test-") as folder, torch_loaded():
+        yield processes._place(body), folder, gloo, seconds, on_device, arguments
 
 
 def _enter(
     comm: Any,
     link: Any,
-    where: dict[str, str],
+    place: tuple[str, str],
     folder: str,
     gloo: bool,
     seconds: float,
@@ -90,8 +106,8 @@ def _enter(
         from gpu.torch import standin
 
         standin.install(everything=True, eager=True)
-    torch.set_num_threads(1)
-    body = processes._load(where["file"], where["name"])
+    begin_anew()
+    body = processes._load(*place)
     dist.init_process_group(
         "pycollective",
         init_method=f"file://{Path(folder, 'store')}",
@@ -124,6 +140,15 @@ def torch_loaded() -> Iterator[None]:
         yield
     finally:
         processes._server = before
+
+
+def begin_anew() -> None:
+    """What bodies leave changed in torch, as it was."""
+    import torch
+
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float32)
+    torch.manual_seed(0)
 
 
 def values(world: World, dtype: str, *shape: int, rank: int | None = None) -> Any:

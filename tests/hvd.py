@@ -11,18 +11,26 @@ from contextlib import contextmanager
 from typing import Any
 
 import processes
-from c10d import torch_loaded
+from c10d import begin_anew, torch_loaded
 
 
-def run(n: int, body: Callable[..., Any], *arguments: Any, env: dict[str, str] | None = None, **init: Any) -> list[Any]:
+def run(
+    n: int,
+    body: Callable[..., Any],
+    *arguments: Any,
+    env: dict[str, str] | None = None,
+    reuse: bool = True,
+    **init: Any,
+) -> list[Any]:
     """Runs body(hvd, *arguments) on n processes; returns the results in rank order.
 
     Args:
         env: environment variables of the ranks.
+        reuse: as for processes.run.
         init: arguments of hvd.init().
     """
-    with job(n, body, *arguments, env=env, **init) as started:
-        return started.results(60)
+    with torch_loaded():
+        return processes.run(n, _enter, processes._place(body), init, arguments, env=env, reuse=reuse)
 
 
 @contextmanager
@@ -35,18 +43,16 @@ def job(
     **init: Any,
 ) -> Iterator[processes.Job]:
     """Ranks that still run: for tests that communicate with ranks or kill them, through `hvd.link`."""
-    where = {"file": body.__code__.co_filename, "name": body.__qualname__}
-    with torch_loaded(), processes.Job(n, _enter, where, init, arguments, env=env, leave=leave) as started:
+    place = processes._place(body)
+    with torch_loaded(), processes.Job(n, _enter, place, init, arguments, env=env, leave=leave) as started:
         yield started
 
 
-def _enter(comm: Any, link: Any, where: dict[str, str], init: dict[str, Any], arguments: Any) -> Any:
-    import torch
-
+def _enter(comm: Any, link: Any, place: tuple[str, str], init: dict[str, Any], arguments: Any) -> Any:
     import pycollective.torch as hvd
 
-    torch.set_num_threads(1)
-    body = processes._load(where["file"], where["name"])
+    begin_anew()
+    body = processes._load(*place)
     hvd.link = link  # type: ignore[attr-defined]
     hvd.init(**init)
     value = body(hvd, *arguments)

@@ -15,22 +15,23 @@ import processes
 
 
 def run(n: int, body: Callable[..., Any], *arguments: Any, env: dict[str, str] | None = None) -> list[Any]:
-    """Runs body(hvd, *arguments) on n processes; returns the results in rank order."""
-    with job(n, body, *arguments, env=env) as started:
-        return started.results(60)
+    """Runs body(hvd, *arguments) on n processes, which may have run others; returns the results in rank order."""
+    return processes.run(n, _enter, processes._place(body), arguments, env=_variables(env), reuse=True)
 
 
 def job(n: int, body: Callable[..., Any], *arguments: Any, env: dict[str, str] | None = None) -> processes.Job:
     """Ranks that still run: for tests that communicate with ranks or kill them, through `hvd.link`."""
-    where = {"file": body.__code__.co_filename, "name": body.__qualname__}
-    variables = {"OMP_NUM_THREADS": "1", "MXNET_CPU_WORKER_NTHREADS": "1", **(env or {})}
-    return processes.Job(n, _enter, where, arguments, env=variables)
+    return processes.Job(n, _enter, processes._place(body), arguments, env=_variables(env))
 
 
-def _enter(comm: Any, link: Any, where: dict[str, str], arguments: Any) -> Any:
+def _variables(env: dict[str, str] | None) -> dict[str, str]:
+    return {"OMP_NUM_THREADS": "1", "MXNET_CPU_WORKER_NTHREADS": "1", **(env or {})}
+
+
+def _enter(comm: Any, link: Any, place: tuple[str, str], arguments: Any) -> Any:
     import pycollective.mxnet as hvd
 
-    body = processes._load(where["file"], where["name"])
+    body = processes._load(*place)
     hvd.link = link  # type: ignore[attr-defined]
     hvd.init()
     value = body(hvd, *arguments)

@@ -3,6 +3,8 @@
 Starting Python and loading NumPy takes most of a second on a busy machine. So one server process loads everything
 once and forks each job from itself, and the job forks its ranks; the server never starts a thread or a communicator.
 A rank runs a top-level function of a test file: `body(comm, link, *arguments)`.
+
+A process that has loaded torch takes long to fork and to initialize: `run` can keep its ranks for the next body.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ class Job:
         arguments: passed to it as pickles.
         env: variables to add.
         first: a top-level function of a module, called by each rank before it connects to the others.
-        leave: "free" ends normally, like a script; "vanish" ends without freeing anything.
+        leave: "free" ends normally, like a script; "vanish" ends without freeing anything; "wait" frees the
+            communicator, and waits for another body.
     """
 
     def __init__(
@@ -64,11 +67,11 @@ class Job:
         first: Callable[[], Any] | None = None,
         leave: str = "free",
     ) -> None:
-        self.n = n
+        self.n, self.leave = n, leave
+        self._bodies = 1
         self._listener = Listener(family="AF_UNIX")
         request = {"n": n, "address": self._listener.address, "env": env or {}, "leave": leave}
-        request |= {"file": body.__code__.co_filename, "name": body.__qualname__}
-        request |= {"first": (first.__code__.co_filename, first.__qualname__) if first else None}
+        request |= {"body": _place(body), "first": _place(first) if first else None}
         _ask_server(request)
         self._control = self._accept()
         hello = [self._accept() for _ in range(n)]
@@ -81,6 +84,13 @@ class Job:
             link.send(arguments)
         self._outcomes: dict[int, Outcome] = {}
         self._codes: dict[int, int] = {}
+
+    def go_on(self, body: Callable[..., Any], *arguments: Any) -> None:
+        """Let ranks that wait run another body, with a new communicator."""
+        self._outcomes.clear()
+        for link in self.link.values():
+            link.send((f"{self._listener.address}-{self._bodies}", _place(body), arguments))
+        self._bodies += 1
 
     def _accept(self) -> Connection:
         if not wait([self._listener._listener._socket], deadline(60)):  # type: ignore[attr-defined]
@@ -114,7 +124,7 @@ class Job:
         return self.link[rank].recv()
 
     def outcomes(self, seconds: float = 30) -> dict[int, Outcome]:
-        """Waits for all ranks to end; killed ones have neither value nor error."""
+        """Waits for all ranks to end; killed ones have neither value nor error. Ranks that wait have not ended."""
         end = time.monotonic() + deadline(seconds)
         waiting = {self.link[rank]: rank for rank in range(self.n) if rank not in self._outcomes}
         while waiting:
@@ -129,6 +139,13 @@ class Job:
                 if isinstance(message, Outcome):
                     self._outcomes[rank] = message
                     del waiting[link]  # type: ignore[arg-type]
+        if self.leave == "wait":
+            if all(outcome.at and not outcome.error for outcome in self._outcomes.values()):
+                assert not shared_memory(self.pid.values()), "something is left in /dev/shm"
+                return self._outcomes
+            for rank, outcome in self._outcomes.items():
+                if outcome.at and not outcome.error:
+                    self.link[rank].close()  # ends its wait
         self._collect_codes(max(1.0, end - time.monotonic()))
         for rank, code in self._codes.items():
             self._outcomes[rank].exitcode = code
@@ -139,7 +156,7 @@ class Job:
         outcomes = self.outcomes(seconds)
         for rank, outcome in sorted(outcomes.items(), key=lambda row: row[1].at):
             assert outcome.error is None, f"rank {rank} raised\n{outcome.trace}"
-            assert outcome.exitcode == 0, f"rank {rank} ended with code {outcome.exitcode}"
+            assert not outcome.exitcode, f"rank {rank} ended with code {outcome.exitcode}"
         return [outcomes[rank].value for rank in range(self.n)]
 
     def _collect_codes(self, seconds: float) -> None:
@@ -148,10 +165,30 @@ class Job:
             self._codes = self._control.recv()
 
 
-def run(n: int, body: Callable[..., Any], *arguments: Any, env: dict[str, str] | None = None) -> list[Any]:
-    """body(comm, link, *arguments) on n processes; their results, in rank order."""
-    with Job(n, body, *arguments, env=env) as job:
-        return job.results()
+def run(
+    n: int, body: Callable[..., Any], *arguments: Any, env: dict[str, str] | None = None, reuse: bool = False
+) -> list[Any]:
+    """body(comm, link, *arguments) on n processes; their results, in rank order.
+
+    Args:
+        n, body, arguments, env: as for Job.
+        reuse: the processes may have run other bodies, and may run more: none leaves anything of its own behind.
+    """
+    if not reuse:
+        with Job(n, body, *arguments, env=env) as job:
+            return job.results()
+    key = (_server_pid(), n, json.dumps(env, sort_keys=True))
+    with contextlib.ExitStack() as ends:
+        if job := _waiting.pop(key, None):
+            ends.enter_context(job).go_on(body, *arguments)
+        else:
+            job = ends.enter_context(Job(n, body, *arguments, env=env, leave="wait"))
+        results = job.results(60)
+        ends.pop_all()  # only a job that has failed ends
+    _waiting[key] = job
+    if len(_waiting) > MOST_WAITING:
+        _waiting.pop(next(iter(_waiting))).__exit__(None, None, None)
+    return results
 
 
 def shared_memory(pids: Iterable[int]) -> set[str]:
@@ -170,9 +207,12 @@ def alive(pid: int) -> bool:
 # -- the server and its children -----------------------------------------------------------------------------------
 
 _server: subprocess.Popen[str] | None = None
+_waiting: dict[tuple[int, int, str], Job] = {}
+"""Jobs whose ranks wait for another body, by server, number of ranks and environment."""
+MOST_WAITING = 6
 
 
-def _ask_server(request: dict[str, Any]) -> None:
+def _server_pid() -> int:
     global _server
     if _server is None or _server.poll() is not None:
         command = [sys.executable, "-c", "from processes import serve; serve()"]
@@ -180,7 +220,12 @@ def _ask_server(request: dict[str, Any]) -> None:
         _server = subprocess.Popen(
             command, stdin=subprocess.PIPE, text=True, env=environment, cwd=tempfile.gettempdir()
         )
-    pipe: IO[str] = _server.stdin  # type: ignore[assignment]
+    return _server.pid
+
+
+def _ask_server(request: dict[str, Any]) -> None:
+    _server_pid()
+    pipe: IO[str] = _server.stdin  # type: ignore[union-attr,assignment]
     pipe.write(json.dumps(request) + "\n")
     pipe.flush()
 
@@ -223,22 +268,40 @@ def _job(request: dict[str, Any]) -> None:
 def _rank(rank: int, request: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.update({"PYCOLLECTIVE_TIMEOUT": "20"} | request["env"])
+    environment = dict(os.environ)
     link = Client(request["address"])
     link.send((rank, os.getpid()))
-    outcome, code = Outcome(), 1
+    call = (request["address"], request["body"], link.recv())
+    while (outcome := _run_body(rank, request, link, *call)).error is None and request["leave"] == "wait":
+        try:
+            call = link.recv()
+        except (EOFError, ConnectionResetError):
+            break
+        os.environ.clear()
+        os.environ.update(environment)
+    if request["leave"] != "vanish":
+        import atexit
+
+        atexit._run_exitfuncs()
+    os._exit(0 if outcome.error is None else 1)
+
+
+def _run_body(
+    rank: int, request: dict[str, Any], link: Connection, name: str, place: tuple[str, str], arguments: Any
+) -> Outcome:
+    """Connect the ranks under a name, run a function and send its result or error."""
+    outcome = Outcome()
     try:
         import pycollective
         from pycollective.comm.bootstrap.one_host import SocketBootstrap
 
-        arguments = link.recv()
-        body = _load(request["file"], request["name"])
+        body = _load(*place)
         if request["first"]:
             _load(*request["first"])()
-        comm = pycollective.init(
-            SocketBootstrap(str(request["address"]), rank, request["n"], kind="test", timeout=deadline(20))
-        )
+        comm = pycollective.init(SocketBootstrap(name, rank, request["n"], kind="test", timeout=deadline(20)))
         outcome.value = body(comm, link, *arguments)
-        code = 0
+        if request["leave"] == "wait":
+            pycollective.shutdown()
     except BaseException as error:
         outcome.error, outcome.trace = error, traceback.format_exc()
     outcome.at = time.monotonic()
@@ -249,11 +312,12 @@ def _rank(rank: int, request: dict[str, Any]) -> None:
         outcome.trace = f"{outcome.trace}\n{error}"
     with contextlib.suppress(OSError):
         link.send(outcome)
-    if request["leave"] == "free":
-        import atexit
+    return outcome
 
-        atexit._run_exitfuncs()
-    os._exit(code)
+
+def _place(function: Callable[..., Any]) -> tuple[str, str]:
+    """Where `_load` finds a top-level function of a module."""
+    return function.__code__.co_filename, function.__qualname__
 
 
 def _load(file: str, name: str) -> Callable[..., Any]:

@@ -242,7 +242,7 @@ def _stays_away(world: World) -> None:
 
 @pytest.mark.parametrize("unable", [0, 1])
 def test_a_rank_that_cannot_join_tells_the_others(unable: int) -> None:
-    run(3, _unable, unable, gloo=False)
+    run(3, _unable, unable, gloo=False, reuse=False)
 
 
 def _unable(world: World, unable: int) -> None:

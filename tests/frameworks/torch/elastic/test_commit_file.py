@@ -61,13 +61,13 @@ def _part_of_it(hvd: Any, fails_in: int | None) -> Any:
 
 def test_continues_with_more_ranks_and_with_fewer(tmp_path: Path) -> None:
     file = {"PYCOLLECTIVE_ELASTIC_FILE": str(tmp_path / "commits")}
-    ((steps, sizes, expected),) = run(1, _part_of_it, None)
+    ((steps, sizes, expected),) = run(1, _part_of_it, None, reuse=False)
     assert steps == [(step, 1) for step in range(STEPS)] and sizes == []
     assert not list(tmp_path.iterdir())  # none is requested
-    assert run(2, _part_of_it, 5, env=file) == [None] * 2
-    assert run(4, _part_of_it, 7, env=file) == [None] * 4
+    assert run(2, _part_of_it, 5, env=file, reuse=False) == [None] * 2
+    assert run(4, _part_of_it, 7, env=file, reuse=False) == [None] * 4
     assert [path.name for path in tmp_path.iterdir()] == ["commits"]
-    for steps, sizes, weights in run(3, _part_of_it, None, env=file):
+    for steps, sizes, weights in run(3, _part_of_it, None, env=file, reuse=False):
         assert steps == [(0, 2), (1, 2), (2, 2), (3, 2), (4, 4), (5, 4), (6, 3), (7, 3), (8, 3)]
         assert sizes == [3]
         assert torch.allclose(torch.tensor(weights), torch.tensor(expected), rtol=0, atol=1e-6)
@@ -124,4 +124,4 @@ def _strangers_files(hvd: Any, folder: str) -> None:
 
 
 def test_files_that_others_may_have_written_are_not_unpickled(tmp_path: Path) -> None:
-    run(1, _strangers_files, str(tmp_path))
+    run(1, _strangers_files, str(tmp_path), reuse=False)

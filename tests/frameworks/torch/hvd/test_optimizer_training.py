@@ -232,7 +232,7 @@ def _kinds(hvd: Any) -> None:
 
 @pytest.mark.parametrize("spare", [True, False])
 def test_gradients_are_reduced_during_backward_only_on_spare_cores(spare: bool) -> None:
-    run(2, _spare_cores, spare)
+    run(2, _spare_cores, spare, reuse=False)
 
 
 def _spare_cores(hvd: Any, spare: bool) -> None:
