@@ -17,6 +17,8 @@ HERE = Path(__file__).parent
 
 # With it, print() writes the text and the end of the line separately: lines of ranks that share a pipe get mixed.
 os.environ.pop("PYTHONUNBUFFERED", None)
+# An idle thread of NumPy's OpenBLAS spins for a tenth of a second in each process that loads it.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 LONG_FILES = (
