@@ -73,9 +73,9 @@ def job(
 
     `on_device`: the backend treats every tensor as one on a GPU; see gpu.torch.standin.
     """
-    with _described(body, arguments, gloo, seconds, on_device) as call:
-        with processes.Job(n, _enter, *call, leave=leave) as started:
-            yield started
+    described = _described(body, arguments, gloo, seconds, on_device)
+    with described as call, processes.Job(n, _enter, *call, leave=leave) as started:
+        yield started
 
 
 @contextmanager
@@ -97,7 +97,6 @@ def _enter(
     on_device: bool,
     arguments: Any,
 ) -> Any:
-    import torch
     import torch.distributed as dist
 
     import pycollective.torch.distributed  # noqa: F401  registers the backend
@@ -143,7 +142,7 @@ def torch_loaded() -> Iterator[None]:
 
 
 def begin_anew() -> None:
-    """What bodies leave changed in torch, as it was."""
+    """Restore the settings of torch that bodies change."""
     import torch
 
     torch.set_num_threads(1)

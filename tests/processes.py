@@ -176,7 +176,7 @@ def run(
     """
     if not reuse:
         with Job(n, body, *arguments, env=env) as job:
-            return job.results()
+            return job.results(60)
     key = (_server_pid(), n, json.dumps(env, sort_keys=True))
     with contextlib.ExitStack() as ends:
         if job := _waiting.pop(key, None):

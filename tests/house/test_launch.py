@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from processes import alive
+from processes import alive, run
 from speed import deadline
 
 from launch import find_mpirun, launch
@@ -76,3 +79,27 @@ def test_ranks_do_not_inherit_a_job(loaded: list[str], monkeypatch: pytest.Monke
     code = "import os; print('PMIX_RANK' in os.environ, 'PYCOLLECTIVE_RANK' in os.environ, os.environ['EXTRA'])"
     done = launch(1, code, launcher="alone", env={"EXTRA": "yes"}, loaded=loaded, check=True)
     assert done[0] == "False False yes\n"
+
+
+def _what_remains(comm: Any, link: Any) -> tuple[int, str | None, float]:
+    found = os.getpid(), os.environ.get("LEFT_BY_A_BODY"), comm.allreduce(1.0)
+    os.environ["LEFT_BY_A_BODY"] = "yes"
+    return found
+
+
+def _fails(comm: Any, link: Any, how: str) -> None:
+    if comm.rank == 1 and how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert comm.rank == 0, how
+
+
+@pytest.mark.parametrize(("how", "report"), [("told you", "rank 1 raised.*told you"), ("killed", "ended with code -9")])
+def test_processes_are_used_again_until_a_rank_fails(how: str, report: str) -> None:
+    first = run(2, _what_remains, reuse=True)
+    assert run(2, _what_remains, reuse=True) == first
+    assert [found[1:] for found in first] == [(None, 2.0)] * 2
+    with pytest.raises(AssertionError, match=f"(?s){report}"):
+        run(2, _fails, how, reuse=True)
+    others = run(2, _what_remains, reuse=True)
+    assert not {found[0] for found in others} & {found[0] for found in first}
+    assert not any(alive(found[0]) for found in first)
