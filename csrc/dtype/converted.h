@@ -35,7 +35,7 @@ constexpr size_t kRegister = PC_VECTOR_BYTES / sizeof(float);  // elements of a 
 template <class T>
 [[gnu::noinline]] void decode(const T* from, float* into, size_t count) {
   int32_t words[kStretch];
-  for (size_t i = 0; i < count; ++i) words[i] = from[i].bits;
+  for (size_t i = 0; i < count; ++i) words[i] = element_of<T>(from, i).bits;
   for (size_t i = 0; i < count; i += kRegister) {
     IntVector word;
     std::memcpy(&word, words + i, sizeof word);

@@ -108,19 +108,6 @@ template <class T>
   }
 }
 
-// An array may begin at any address, not only at a multiple of its elements' size.
-template <class T>
-T element_of(const void* array, size_t i) {
-  T value;
-  std::memcpy(static_cast<void*>(&value), static_cast<const char*>(array) + i * sizeof(T), sizeof value);
-  return value;
-}
-
-template <class T>
-void set_element(void* array, size_t i, T value) {
-  std::memcpy(static_cast<char*>(array) + i * sizeof(T), static_cast<const void*>(&value), sizeof value);
-}
-
 // One by one, in the first element of a register.  A padded buffer takes longer for a few: the load of a register waits
 // for the stores of its parts.
 template <class T, class Op, Factors factors>

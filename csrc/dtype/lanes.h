@@ -49,6 +49,19 @@ inline void stream_fence() {  // a release store does not order non-temporal sto
 #endif
 }
 
+// An array may begin at any address, not only at a multiple of its elements' size.
+template <class T>
+T element_of(const void* array, size_t i) {
+  T value;
+  std::memcpy(static_cast<void*>(&value), static_cast<const char*>(array) + i * sizeof(T), sizeof value);
+  return value;
+}
+
+template <class T>
+void set_element(void* array, size_t i, T value) {
+  std::memcpy(static_cast<char*>(array) + i * sizeof(T), static_cast<const void*>(&value), sizeof value);
+}
+
 // Types whose registers hold the elements themselves.
 template <class T>
 struct Lanes {
