@@ -85,6 +85,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.timeout = deadline(float(config.getini("timeout")))
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False  # pytest-xdist begins with the files of most tests, which are quick
+        config.option.maxworkerrestart = "0"  # a process that ends within the last test would be waited for forever
 
 
 def is_integration(path: Path) -> bool:
