@@ -54,7 +54,6 @@ def run(
     reuse: bool = True,
 ) -> list[Any]:
     """Runs body(world, *arguments) on n processes; returns the results in rank order."""
-    reuse = reuse and not on_device
     with _described(body, arguments, gloo, seconds, on_device) as call:
         return processes.run(n, _enter, *call, reuse=reuse)
 

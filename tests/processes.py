@@ -34,15 +34,23 @@ IMPORTABLE = {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONP
 _LOADED = ("calls", "ml_dtypes", "numpy", "pycollective.comm.world", "pycollective.comm.host.shrink", "pytest")
 
 
+patched = False
+"""Whether this process is not what it was, so that no other test may run in it."""
+
+
 @dataclass
 class Outcome:
-    """How a rank ended: its result or error, and when (time.monotonic() is the same in all processes)."""
+    """How a rank ended: its result or error, and when (time.monotonic() is the same in all processes).
+
+    `patched`: see the variable.
+    """
 
     value: Any = None
     error: BaseException | None = None
     trace: str = ""
     at: float = 0.0
     exitcode: int | None = None
+    patched: bool = False
 
 
 class Job:
@@ -159,6 +167,11 @@ class Job:
             assert not outcome.exitcode, f"rank {rank} ended with code {outcome.exitcode}"
         return [outcomes[rank].value for rank in range(self.n)]
 
+    @property
+    def patched(self) -> bool:
+        """Whether a rank is."""
+        return any(outcome.patched for outcome in self._outcomes.values())
+
     def _collect_codes(self, seconds: float) -> None:
         if not self._codes:
             assert self._control.poll(seconds), "ranks are still running"
@@ -184,7 +197,9 @@ def run(
         else:
             job = ends.enter_context(Job(n, body, *arguments, env=env, leave="wait"))
         results = job.results(60)
-        ends.pop_all()  # only a job that has failed ends
+        if job.patched:
+            return results
+        ends.pop_all()  # only a job that has failed, or was patched, ends
     _waiting[key] = job
     if len(_waiting) > MOST_WAITING:
         _waiting.pop(next(iter(_waiting))).__exit__(None, None, None)
@@ -304,7 +319,7 @@ def _run_body(
             pycollective.shutdown()
     except BaseException as error:
         outcome.error, outcome.trace = error, traceback.format_exc()
-    outcome.at = time.monotonic()
+    outcome.at, outcome.patched = time.monotonic(), patched
     try:
         pickle.dumps(outcome)
     except Exception as error:  # such as pytest's "did not raise"

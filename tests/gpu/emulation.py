@@ -18,6 +18,8 @@ import sysconfig
 from pathlib import Path
 from types import ModuleType
 
+import processes
+
 from pycollective.comm.arguments.operators import Op
 
 HERE = Path(__file__).resolve().parent
@@ -108,4 +110,5 @@ def install() -> ModuleType:
     """Load it in this process; if several processes do, `build` it first. On a device, load the installed one."""
     if on_device():
         return importlib.import_module(NAME)
+    processes.patched = True
     return load(FOLDER / f"_cuda{sysconfig.get_config_var('EXT_SUFFIX')}")

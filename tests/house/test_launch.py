@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 from processes import alive, run
 from speed import deadline
@@ -103,3 +104,14 @@ def test_processes_are_used_again_until_a_rank_fails(how: str, report: str) -> N
     others = run(2, _what_remains, reuse=True)
     assert not {found[0] for found in others} & {found[0] for found in first}
     assert not any(alive(found[0]) for found in first)
+
+
+def _patches(comm: Any, link: Any) -> int:
+    processes.patched = comm.rank == 1
+    return os.getpid()
+
+
+def test_processes_that_were_patched_are_not_used_again() -> None:
+    patched = run(2, _patches, reuse=True)
+    assert not any(map(alive, patched))
+    assert run(2, _what_remains, reuse=True)[0][0] not in patched
