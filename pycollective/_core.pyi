@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import typing
 import typing_extensions
-__all__: list[str] = ['ALWAYS_STAGED', 'ALWAYS_STAGED_BETWEEN_HOSTS', 'AgreedOperation', 'Board', 'Carrier', 'Engine', 'Handle', 'HostBuffer', 'JaxGraphCall', 'Layout', 'Ledger', 'Rounds', 'Schedule', 'Segment', 'TableDirectory', 'Team', 'TensorFlowCall', 'TensorFlowCompiledCall', 'UcxDevices', 'UcxWorker', 'Window', 'Work', 'announcements', 'check_call', 'collectives', 'combine', 'define_tensorflow_operations', 'define_tensorflow_xla_targets', 'dlpack_layout', 'dtype_name', 'dtypes', 'fast_method', 'instruction_set', 'jax_add_start', 'jax_handlers', 'jax_plan', 'jax_plan_both', 'operators', 'placement', 'reducer_in_place', 'report_on_signal', 'settings', 'takes', 'timeout_of']
+__all__: list[str] = ['ALWAYS_STAGED', 'ALWAYS_STAGED_BETWEEN_HOSTS', 'AgreedOperation', 'Board', 'Carrier', 'Engine', 'Handle', 'HostBuffer', 'JaxGraphCall', 'Layout', 'Ledger', 'Rounds', 'Schedule', 'Segment', 'TableDirectory', 'Team', 'TensorFlowCall', 'TensorFlowCompiledCall', 'UcxDevices', 'UcxWorker', 'Window', 'Work', 'announcements', 'check_call', 'collectives', 'combine', 'define_tensorflow_operations', 'define_tensorflow_xla_targets', 'dlpack_layout', 'dtype_name', 'dtypes', 'instruction_set', 'jax_add_start', 'jax_handlers', 'jax_plan', 'jax_plan_both', 'method_of', 'operators', 'placement', 'reducer_in_place', 'report_on_signal', 'settings', 'takes', 'timeout_of']
 class Schedule:
     """
     One rank's compiled schedule, checked.
@@ -641,10 +641,6 @@ def dtypes() -> list[str]:
     """
     Names of the element types.
     """
-def fast_method(owner: type, method: typing.Any, name: str, signature: str, handle: type) -> typing.Any:
-    """
-    A descriptor for the class `owner` that runs plain calls of a method directly and others through `method`. A nonblocking form returns a `handle(work, value)`.
-    """
 def instruction_set() -> str:
     """
     Vector code in use: baseline, avx2 or avx512.
@@ -664,6 +660,10 @@ def jax_plan(team: typing.Any, collective: str, dtype: str, count: typing.Suppor
 def jax_plan_both(send: typing.SupportsInt | typing.SupportsIndex, receive: typing.SupportsInt | typing.SupportsIndex) -> int:
     """
     The number of a call that runs two planned messages at the same time.
+    """
+def method_of(owner: type, described: typing.Any, name: str, signature: str, handle: type) -> typing.Any:
+    """
+    A descriptor for the class `owner`: the method of this name, which `described` has the signature and the docstring of. A nonblocking form returns a `handle(work, value)`.
     """
 def operators() -> list[tuple[str, str]]:
     """

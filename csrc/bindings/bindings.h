@@ -41,7 +41,7 @@ class Buffer {
   std::unique_ptr<void, void (*)(void*)> held_{nullptr, nullptr};
 };
 
-// An array that the latency paths take: C-contiguous CPU memory, read without Python.
+// C-contiguous CPU memory that is read without Python.
 struct PlainArray {
   ArrayView view;
   std::span<const int64_t> shape;  // the array's own; of a Buffer: unknown
@@ -104,14 +104,15 @@ void translate(std::exception_ptr pointer);
 // The same for every exception, as pybind11 does for the functions that it dispatches.
 void set_error(std::exception_ptr pointer);
 
+void bind_allreduce_in_place(py::module_& m);
 void bind_array(py::module_& m);
 void bind_call_arrays(py::module_& m);
 void bind_carriers(py::module_& m);
 void bind_dlpack(py::module_& m);
 void bind_engine(py::module_& m);
-void bind_fast_path(py::module_& m);
 void bind_handle(py::module_& m);
 void bind_ledger(py::module_& m);
+void bind_methods(py::module_& m);
 void bind_schedule(py::module_& m);
 void bind_segment(py::module_& m);
 void bind_table_directory(py::module_& m);

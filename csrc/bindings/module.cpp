@@ -88,7 +88,8 @@ PYBIND11_MODULE(_core, m) {
   pc::bind_table_directory(m);
   pc::bind_carriers(m);
   pc::bind_engine(m);
-  pc::bind_fast_path(m);
+  pc::bind_methods(m);
+  pc::bind_allreduce_in_place(m);
   pc::bind_jax(m);
   pc::bind_tensorflow(m);
 }

@@ -1,21 +1,19 @@
-"""A communicator's collectives and messages, in their blocking form; nonblocking.py is generated from this file."""
+"""A communicator's collectives and messages, in their blocking form; nonblocking.py is generated from this file.
+
+Here are their signatures and documentation, and csrc/bindings/calls/methods.cpp makes the calls.
+"""
+# mypy: disable-error-code="empty-body"
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-import numpy as np
-
 from pycollective import checks
-from pycollective.comm import request
-from pycollective.comm.arguments import arrays
-from pycollective.comm.arguments.options import waiting
 from pycollective.comm.backend import Backend, HostBackend
 from pycollective.comm.described import described
 from pycollective.comm.handle import Handle
 from pycollective.comm.request import CallRequest
-from pycollective.errors import MismatchError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,7 +36,7 @@ class Collectives:
         """Execute a request, as the collectives do.
 
         Args:
-            made: a request made by a function of pycollective.comm.request.
+            made: a request, as those of GPU arrays.
 
         Returns:
             its `result`.
@@ -124,7 +122,6 @@ class Collectives:
         Returns:
             `out`, or a new array of x's library, shape and dtype.
         """
-        return self.call(request.elementwise("allreduce", x, out, self.backend.group, options))
 
     @overload
     def reduce(self, x: A, root: int = 0, out: None = None, **options: Unpack[Options]) -> A | None: ...
@@ -145,7 +142,6 @@ class Collectives:
         Returns:
             `out` on the root, or a new array of x's library, shape and dtype; None on the others.
         """
-        return self.call(request.rooted("reduce", x, root, out, self.backend.group, options))
 
     @overload
     def reduce_scatter(self, x: A, out: None = None, **options: Unpack[Options]) -> A: ...
@@ -163,7 +159,6 @@ class Collectives:
         Returns:
             `out`, or a new array of x's library with this rank's rows.
         """
-        return self.call(request.blocks("reduce_scatter", x, -1, out, self.backend.group, options))
 
     @overload
     def scan(self, x: A, out: None = None, **options: Unpack[Options]) -> A: ...
@@ -184,7 +179,6 @@ class Collectives:
         Raises:
             ValueError: op is avg, since ranks reduce different numbers of arrays.
         """
-        return self.call(request.elementwise("scan", x, out, self.backend.group, options))
 
     @overload
     def exscan(self, x: A, out: None = None, **options: Unpack[Options]) -> A: ...
@@ -207,7 +201,6 @@ class Collectives:
         Raises:
             ValueError: op is avg, since ranks reduce different numbers of arrays.
         """
-        return self.call(request.elementwise("exscan", x, out, self.backend.group, options))
 
     @overload
     def mix(
@@ -275,9 +268,6 @@ class Collectives:
             MismatchError: the ranks' graphs, at any rank, or their steps differ.
             CommunicatorError: the ranks are on several hosts.
         """
-        return self.call(
-            request.weighted("mix", x, graph, step, out, self.backend.group, self.backend.exchange, normalised, options)
-        )
 
     # -- moving data -----------------------------------------------------------------------------------------------
 
@@ -298,7 +288,6 @@ class Collectives:
         Returns:
             `out`, or a new array of x's library and shape.
         """
-        return self.call(request.rooted("broadcast", x, root, out, self.backend.group, options))
 
     @overload
     def allgather(self, x: A, out: None = None, **options: Unpack[Moving]) -> A: ...
@@ -316,7 +305,6 @@ class Collectives:
         Returns:
             `out`, or a new array of x's library.
         """
-        return self.call(request.blocks("allgather", x, -1, out, self.backend.group, options))
 
     @overload
     def allgatherv(
@@ -346,11 +334,6 @@ class Collectives:
         Raises:
             ValueError: x does not have counts[rank] rows.
         """
-        if counts is None:
-            shape = arrays.shape_of(x)
-            rows = np.array([shape[0] if shape else 1], np.int64)
-            counts = [int(n) for n in self.allgather(rows, **waiting(options))]
-        return self.call(request.joined("allgather", x, counts, out, self.backend.group, options))
 
     @overload
     def gather(self, x: A, root: int = 0, out: None = None, **options: Unpack[Moving]) -> A | None: ...
@@ -371,7 +354,6 @@ class Collectives:
         Returns:
             `out` on the root, or a new array of x's library; None on the others.
         """
-        return self.call(request.blocks("gather", x, root, out, self.backend.group, options))
 
     @overload
     def scatter(self, x: A, root: int = 0, out: None = None, **options: Unpack[Moving]) -> A: ...
@@ -391,7 +373,6 @@ class Collectives:
         Returns:
             `out`, or a new array of x's library with this rank's rows.
         """
-        return self.call(request.blocks("scatter", x, root, out, self.backend.group, options))
 
     @overload
     def alltoall(self, x: A, out: None = None, **options: Unpack[Moving]) -> A: ...
@@ -409,7 +390,6 @@ class Collectives:
         Returns:
             `out`, or a new array of x's library.
         """
-        return self.call(request.blocks("alltoall", x, -1, out, self.backend.group, options))
 
     @overload
     def alltoallv(
@@ -460,37 +440,12 @@ class Collectives:
         Raises:
             MismatchError: on every rank, if recv_counts of any rank differ from what the others send.
         """
-        rows = self._rows_between(arrays.shape_of(x), send_counts, recv_counts, options)
-        return self.call(request.exchanged("alltoall", x, out, self.backend.group, options, rows))
-
-    def _rows_between(
-        self, shape: tuple[int, ...], send: Sequence[int], receive: Sequence[int] | None, options: Moving
-    ) -> list[list[int]]:
-        """Collective: [sender][receiver] -> rows of an alltoallv."""
-        size = self.backend.group.size
-        sent = request.numbers(send, "send_counts", size)
-        if sum(sent) != (shape[0] if shape else 1):
-            raise ValueError(f"send_counts {sent} do not cut an array of shape {shape} for {size} ranks")
-        expected = [-1] * size if receive is None else request.numbers(receive, "recv_counts", size)
-        if max(expected) >= 1 << 63:
-            raise ValueError(f"recv_counts {expected} are more rows than any array can have")
-        announced = self.allgather(np.array([*sent, *expected], np.int64), **waiting(options)).reshape(size, 2, size)
-        for receiver, wanted in enumerate(announced[:, 1]):
-            for sender in range(size):
-                if wanted[sender] not in (-1, announced[sender, 0, receiver]):
-                    raise MismatchError(
-                        f"alltoallv: rank {sender} sends {announced[sender, 0, receiver]} rows to rank {receiver}, "
-                        f"which expects {wanted[sender]}"
-                    )
-        rows: list[list[int]] = announced[:, 0].tolist()
-        return rows
 
     def barrier(self, **options: Unpack[Moving]) -> None:
         """Return once every rank has called.
 
         With `stream=`, return immediately: that stream waits until the stream of every rank has reached this point.
         """
-        self.call(request.barrier(options, None if self.gpu is None else self.gpu.device))
 
     def send(self, x: ArrayLike, dest: int, *, timeout: float | None = None) -> None:
         """Send x to one rank, which must `recv` it. Messages between two ranks arrive in order.
@@ -506,7 +461,6 @@ class Collectives:
         Raises:
             ValueError: dest is not another rank.
         """
-        self.call(request.send(x, dest, self.backend.group, timeout))
 
     def recv(self, out: Out, source: int, *, timeout: float | None = None) -> Out:
         """Receive a message from `source` into `out`.
@@ -523,7 +477,6 @@ class Collectives:
             MismatchError: the message has another size or dtype.
             ValueError: source is not another rank.
         """
-        return self.call(request.recv(out, source, self.backend.group, timeout))  # type: ignore[no-any-return]
 
 
 def name_call(error: Exception, name: str | None) -> None:

@@ -61,10 +61,11 @@ class Communicator(Nonblocking):
         name: for error messages.
     """
 
+    __slots__ = ("_incoming", "_outgoing", "_team")  # which calls read without looking for their names
+
     def __init__(self, backend: HostBackend) -> None:
         group = backend.group
         self.backend, self.gpu = backend, None
-        # Calls with plain arrays enter it without a Python frame.
         self._team, self._outgoing, self._incoming = backend.team, backend.outgoing, backend.incoming
         self._made = itertools.count()  # communicators made from this one; the same count on all ranks
         self.world_ranks, self.name = group.world_ranks, group.name
@@ -348,19 +349,18 @@ def _seconds(timeout: Any) -> float | None:
     return None if timeout is None else checks.seconds(timeout, "timeout")
 
 
-def _enter_at_once(name: str) -> None:
-    """Make calls with plain arrays enter the core without a Python frame: this halves the cost of a small call.
+def _define(name: str) -> None:
+    """Make a method that has its signature and documentation here one of the core, which Python calls without a frame.
 
     The methods are set on the class itself: inherited ones would search the bases on every call.
     """
-    method = getattr(Communicator, name)
-    parameters = [p.replace(annotation=p.empty) for p in inspect.signature(method).parameters.values()]
-    signature = str(inspect.Signature(parameters)).replace(
-        "(self", "($self", 1
-    )  # inspect refuses annotations in a text signature
-    setattr(Communicator, name, _core.fast_method(Communicator, method, name, signature, Handle))
+    described = getattr(Communicator, name)
+    # inspect refuses annotations in a text signature
+    parameters = [p.replace(annotation=p.empty) for p in inspect.signature(described).parameters.values()]
+    signature = str(inspect.Signature(parameters)).replace("(self", "($self", 1)
+    setattr(Communicator, name, _core.method_of(Communicator, described, name, signature, Handle))
 
 
 for _name in (*CALLS, "recv", "allgatherv", "alltoallv"):
-    _enter_at_once(_name)
-    _enter_at_once(f"i{_name}")
+    _define(_name)
+    _define(f"i{_name}")

@@ -14,7 +14,7 @@ _LONGEST_PAUSE = 2e-3  # seconds between an awaiting task's looks
 class Handle(Generic[_Result]):
     """A nonblocking call. Its arrays must not be touched until it has completed."""
 
-    __slots__ = ("_value", "_work")  # set by csrc/bindings/calls/fast_path.cpp, too
+    __slots__ = ("_value", "_work")  # set by csrc/bindings/calls/methods.cpp, too
 
     def __init__(self, work: CallInProgress, value: _Result) -> None:
         self._work = work

@@ -11,12 +11,11 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from pycollective import checks
-from pycollective.comm import request
 from pycollective.comm.arguments.options import Moving
 from pycollective.comm.request import CallRequest
 from pycollective.errors import CommunicatorError, Error
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from pycollective.comm.collectives import Collectives
     from pycollective.typing import T
 
+_Array: TypeAlias = np.ndarray[Any, Any]
 MOST_BYTES = (1 << 31) - 1
 """Most bytes of one pickle: objects are small, and a larger one is a mistake."""
 
@@ -66,8 +66,7 @@ class ObjectExchange:
         """Every rank gets the result of `work` on the root, or raises its exception."""
         mine = self._group.rank == root
         packed = _packed(work) if mine else _Packed()
-        header = self._from_root(np.array([packed.length], np.int64), root)
-        length = int(self._call(header)[0])
+        length = int(self._from_root(np.array([packed.length], np.int64), root)[0])
         self._raise_failure(length, root, packed)
         message = self._send_bytes(packed.message, length, root)
         result: T = packed.value if mine else loaded(message)
@@ -76,41 +75,49 @@ class ObjectExchange:
     def allgather(self, value: T) -> list[T]:
         """All ranks' objects, on every rank."""
         message, lengths = self._announce(_packed(lambda: value))
-        joined = self._call(request.joined("allgather", message, lengths, None, self._group, self._options))
+        joined = self._run("allgather", message, np.empty(sum(lengths), np.uint8), lengths)
         return _loaded_all(joined, lengths)
 
     def gather(self, value: T, root: int) -> list[T] | None:
         """All ranks' objects, on the root."""
         message, lengths = self._announce(_packed(lambda: value))
-        matrix = [[length * (rank == root) for rank in range(self._group.size)] for length in lengths]
-        joined = self._call(request.exchanged("alltoall", message, None, self._group, self._options, matrix))
+        joined = self._exchange(message, [[each * (rank == root) for rank in self._ranks] for each in lengths])
         return _loaded_all(joined, lengths) if self._group.rank == root else None
 
     def scatter(self, values: Sequence[T] | None, root: int) -> T:
         """One of the root's objects on each rank."""
-        group, packed = self._group, _Packed()
-        if group.rank == root:
-            packed = _packed(lambda: [dumped(value) for value in _one_each(values, group.size)], b"".join)
-        lengths = [packed.length] * group.size if packed.value is None else [len(one) for one in packed.value]
-        header = self._call(self._from_root(np.array(lengths, np.int64), root))
-        lengths = [int(length) for length in header]
+        packed = _Packed()
+        if self._group.rank == root:
+            packed = _packed(lambda: [dumped(value) for value in _one_each(values, self._group.size)], b"".join)
+        pickles = packed.value
+        lengths = [packed.length for _ in self._ranks] if pickles is None else [len(each) for each in pickles]
+        lengths = self._from_root(np.array(lengths, np.int64), root).tolist()
         self._raise_failure(lengths[0], root, packed)
-        matrix = [[_checked(each, root) * (rank == root) for each in lengths] for rank in range(group.size)]
-        sent = np.frombuffer(packed.message, np.uint8)
-        mine: T = loaded(self._call(request.exchanged("alltoall", sent, None, group, self._options, matrix)))
+        matrix = [[_checked(each, root) * (rank == root) for each in lengths] for rank in self._ranks]
+        mine: T = loaded(self._exchange(np.frombuffer(packed.message, np.uint8), matrix))
         return mine
 
-    def _from_root(self, x: Any, root: int, out: Any = None) -> CallRequest:
-        return request.rooted("broadcast", x, root, out, self._group, self._options)
+    @property
+    def _ranks(self) -> range:
+        return range(self._group.size)
 
-    def _announce(self, packed: _Packed) -> tuple[np.ndarray[Any, Any], list[int]]:
+    def _from_root(self, x: _Array, root: int) -> _Array:
+        """Broadcast x, in place."""
+        return self._run("broadcast", x if self._group.rank == root else None, x, root=root)
+
+    def _exchange(self, x: _Array, matrix: list[list[int]]) -> _Array:
+        """An alltoall of bytes. `matrix[s][d]`: how many from s to d."""
+        received = np.empty(sum(sent[self._group.rank] for sent in matrix), np.uint8)
+        return self._run("alltoall", x, received, [each for sent in matrix for each in sent])
+
+    def _announce(self, packed: _Packed) -> tuple[_Array, list[int]]:
         """Announce this rank's length: returns its bytes, and all ranks' lengths."""
-        header = request.blocks("allgather", np.array([packed.length], np.int64), -1, None, self._group, self._options)
-        lengths = [int(length) for length in self._call(header)]
-        for rank, length in enumerate(lengths):
+        size = self._group.size
+        lengths = self._run("allgather", np.array([packed.length], np.int64), np.empty(size, np.int64), [1] * size)
+        for rank, length in enumerate(lengths.tolist()):
             self._raise_failure(length, rank, packed)
             _checked(length, rank)
-        return np.frombuffer(packed.message, np.uint8), lengths
+        return np.frombuffer(packed.message, np.uint8), lengths.tolist()
 
     def _raise_failure(self, length: int, rank: int, packed: _Packed) -> None:
         """Raise the failure that `rank` has announced: it sends the exception, and every rank raises it."""
@@ -123,16 +130,23 @@ class ObjectExchange:
             error.add_note(f"raised on rank {rank}")
         raise error
 
-    def _send_bytes(self, message: bytes, length: int, root: int) -> Any:
+    def _send_bytes(self, message: bytes, length: int, root: int) -> _Array:
         """Broadcast bytes whose length all ranks know."""
         mine = self._group.rank == root
-        content = np.frombuffer(message, np.uint8) if mine else np.empty(_checked(length, root), np.uint8)
-        return self._call(self._from_root(content, root, None if mine else content))
+        return self._from_root(
+            np.frombuffer(message, np.uint8).copy() if mine else np.empty(_checked(length, root), np.uint8), root
+        )
 
-    def _call(self, made: CallRequest) -> Any:
-        """Run a request that is part of this operation on all ranks."""
-        made.note = f"{made.note} for {self._operation}".strip()
-        return self._comm.call(made)
+    def _run(
+        self, collective: str, x: _Array | None, out: _Array, counts: Sequence[int] | None = None, root: int = -1
+    ) -> _Array:
+        """Make a call that is part of this operation on all ranks; returns `out`."""
+        made = CallRequest(
+            collective, x, out, root=root, counts=None if counts is None else tuple(counts),
+            note=f"for {self._operation}", timeout=self._options.get("timeout"), name=self._options.get("name"),
+        )  # fmt: skip
+        self._comm.call(made)
+        return out
 
 
 def on_root(work: Callable[[], T], root: int, comm: Collectives, options: Moving | None = None) -> T:

@@ -38,8 +38,9 @@ FREE = (
     # Defaults of options.
     "pycollective/cli/topology_commands.py",
     # The communicator's methods that are C functions.
-    "csrc/bindings/calls/fast_path.cpp",
-    "csrc/bindings/calls/plain_calls.cpp",
+    "csrc/bindings/calls/allreduce_in_place.cpp",
+    "csrc/bindings/calls/collective_calls.cpp",
+    "csrc/bindings/calls/methods.cpp",
 )
 """Files and folders that name collectives: the table, topologies, the public interface and the framework wrappers."""
 

@@ -27,31 +27,15 @@ class Stop(NamedTuple):
     does: str
 
 
-PLAIN = (
-    Stop("csrc/bindings/calls/fast_path.cpp", "run_collective", "reads the options, finds the communicator's team"),
-    Stop("csrc/bindings/calls/plain_calls.cpp", "call_plain", "reads the memory of the array, makes the output"),
-    Stop("csrc/bindings/calls/team_call.cpp", "prepare", "looks up the plan of the call's signature"),
-    Stop("csrc/executor/cpu/calls.cpp", "begin", "numbers the call, and with windows agrees where the arrays are"),
-    Stop("csrc/executor/execute.h", "execute", "runs the steps: the same text on CPUs and GPUs"),
-)
 CALL = (
-    Stop("pycollective/comm/collectives.py", "allreduce", "is the signature and the docstring"),
+    Stop("csrc/bindings/calls/methods.cpp", "enter", "binds the arguments to the method's parameters"),
     Stop(
-        "pycollective/comm/request.py",
-        "elementwise",
-        "reads the arrays and options into a `CallRequest`, makes the output",
+        "csrc/bindings/calls/collective_calls.cpp",
+        "collective",
+        "reads the memory of the array, makes the output, cuts both into the ranks' blocks",
     ),
-    Stop("pycollective/comm/host/team.py", "run", "passes the request to the core; the backend of ranks on one host"),
-    Stop("csrc/bindings/calls/team_call.cpp", "prepare", "reads the memory of both arrays, looks up the plan"),
-    Stop("csrc/schedule/call_arrays.h", "check_arrays", "refuses arrays that cannot work: lengths, types, overlap"),
-    Stop(
-        "pycollective/comm/planner.py", "__call__", "only for a new signature: chooses topology and variant, compiles"
-    ),
-    Stop(
-        "csrc/executor/cpu/calls.cpp",
-        "handshake",
-        "compares fingerprints with the peers and agrees where the arrays are",
-    ),
+    Stop("csrc/bindings/calls/team_call.cpp", "prepare", "checks both, looks up the plan of the call's signature"),
+    Stop("csrc/executor/cpu/calls.cpp", "begin", "numbers the call, and with windows agrees where the arrays are"),
     Stop("csrc/executor/execute.h", "execute", "runs the steps: the same text on CPUs and GPUs"),
 )
 GRADIENT = (
@@ -171,7 +155,6 @@ def lists() -> dict[str, str]:
     """
     return {
         "layers": "\n".join(_layers()),
-        "plain": "\n".join(_steps(PLAIN)),
         "call": "\n".join(_steps(CALL)),
         "gradient": "\n".join(_steps(GRADIENT)),
         "glossary": "\n".join(_glossary()),

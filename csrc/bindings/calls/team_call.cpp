@@ -18,21 +18,6 @@
 namespace pc {
 namespace {
 
-std::vector<int64_t> read_counts(const py::object& counts) {
-  std::vector<int64_t> values;
-  if (counts.is_none()) return values;
-  for (const py::handle item : counts) {
-    const int64_t value = PyLong_AsLongLong(item.ptr());
-    if (value == -1 && PyErr_Occurred() != nullptr) {
-      if (PyErr_ExceptionMatches(PyExc_OverflowError) == 0) throw py::error_already_set();
-      PyErr_Clear();
-      throw py::value_error("counts: " + std::string(py::repr(item)) + " does not fit 64 bits");
-    }
-    values.push_back(value);
-  }
-  return values;
-}
-
 Scaling read_scaling(const py::object& scale) {
   Scaling scaling;
   if (scale.is_none()) return scaling;
@@ -54,15 +39,6 @@ uint64_t hash_scaling(const Scaling& scaling) {
   return bits_of(scaling.prescale) * 31 + bits_of(scaling.postscale) * 17 + 1;
 }
 
-// What the core reads directly; Python adapts anything else.
-bool is_known(const py::object& array) { return array.is_none() || is_numpy(array) || py::isinstance<Buffer>(array); }
-
-bool takes(const py::object& array) {
-  if (array.is_none()) return true;
-  if (!is_numpy(array)) return py::isinstance<Buffer>(array);
-  return (py::detail::array_proxy(array.ptr())->flags & py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_) != 0;
-}
-
 using ArrayPair = std::pair<py::object, py::object>;
 
 // Not inlined: calls that do not wait pass it by.
@@ -71,6 +47,29 @@ using ArrayPair = std::pair<py::object, py::object>;
 }
 
 }  // namespace
+
+std::optional<int32_t> plain_int(py::handle number) {
+  if (!PyLong_CheckExact(number.ptr())) return std::nullopt;
+  int overflow = 0;
+  const long long value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+  if (overflow != 0 || value != static_cast<int32_t>(value)) return std::nullopt;
+  return static_cast<int32_t>(value);
+}
+
+std::vector<int64_t> read_counts(const py::object& counts, const char* name) {
+  std::vector<int64_t> values;
+  if (counts.is_none()) return values;
+  for (const py::handle item : counts) {
+    const int64_t value = PyLong_AsLongLong(item.ptr());
+    if (value == -1 && PyErr_Occurred() != nullptr) {
+      if (PyErr_ExceptionMatches(PyExc_OverflowError) == 0) throw py::error_already_set();
+      PyErr_Clear();
+      throw py::value_error(std::string(name) + ": " + std::string(py::repr(item)) + " does not fit 64 bits");
+    }
+    values.push_back(value);
+  }
+  return values;
+}
 
 std::shared_ptr<void> keep_alive(py::handle x, py::handle out) {
   auto* pair = new ArrayPair(pinned(x), pinned(out));
@@ -100,6 +99,11 @@ std::unique_ptr<TeamCall> TeamCall::channel(int32_t sender, int32_t receiver, py
   return std::make_unique<TeamCall>(std::make_shared<Team>(*team_, sender, receiver), std::move(planner));
 }
 
+void require_weights(Collective collective, Dtype dtype) {
+  if (kernel_for(dtype, Operator::sum).weighted == nullptr)
+    throw WrongType("x: " + std::string(name_of(collective)) + " takes floating-point types, not " + name_of(dtype));
+}
+
 void require_turn(const Team& team) {
   team.one_call.require_other();
   Progress::require_other_thread(team.name());
@@ -113,7 +117,7 @@ std::shared_ptr<Task> submit(const std::shared_ptr<Team>& team, Operation operat
 }
 
 void TeamCall::read_input(const py::object& x, Arrays& a) const {
-  const std::optional<StridedView> strided = takes(x) && is_numpy(x) ? std::nullopt : strided_view_of(x, "x");
+  const std::optional<StridedView> strided = strided_view_of(x, "x");
   if (!strided) {
     a.input = view_of(x, "x");
     return;
@@ -218,9 +222,8 @@ std::shared_ptr<const Plan> TeamCall::make_plan(const PlanKey& key) const {
   plan->element = size_of(key.dtype);
   const bool reduces = runs_reduction(key.collective);
   if (traits(key.collective).weighted) {
+    require_weights(key.collective, key.dtype);
     plan->kernel = kernel_for(key.dtype, Operator::sum);
-    if (plan->kernel.weighted == nullptr)
-      throw WrongType(std::string(name_of(key.collective)) + " takes floating-point types, not " + name_of(key.dtype));
   }
   if (reduces) {
     plan->custom = reinterpret_cast<CustomFunction>(made[4].cast<uintptr_t>());
@@ -318,23 +321,15 @@ void TeamCall::run_queued(Operation operation, py::handle x, py::handle out) {
   }
 }
 
-py::object TeamCall::call(int collective_number, py::object x, py::object out, const py::object& op,
+py::object TeamCall::call(int collective_number, const py::object& x, const py::object& out, const py::object& op,
                           const py::object& topology, int32_t root, const py::object& counts, const py::object& scale,
                           const py::object& timeout, bool nonblocking, const py::object& note, int64_t step,
                           uintptr_t copies) {
   if (collective_number < 0 || collective_number >= static_cast<int>(Collective::count))
     throw py::value_error("no collective has the number " + std::to_string(collective_number));
   const auto collective = static_cast<Collective>(collective_number);
-  if (!is_known(x) || !takes(out)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
-  const Traits& t = traits(collective);
   require_open();
-  const bool like_input = !t.in_blocks() && t.has_output(team_->rank(), root) && t.has_result(team_->rank());
-  if (like_input && out.is_none()) {
-    PlainArray plain, made;
-    if (!is_numpy(x) || !read_plain(x, false, plain)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
-    out = new_like(x, plain.shape, made);
-  }
-  PlanKey key{collective, root, op.ptr(), topology.ptr(), read_scaling(scale), read_counts(counts)};
+  PlanKey key{collective, root, op.ptr(), topology.ptr(), read_scaling(scale), read_counts(counts, "counts")};
   if (!note.is_none()) key.note = note.cast<std::string>();
   Terms terms{std::move(key), timeout, step, reinterpret_cast<const DeviceCopies*>(copies)};
   Arrays a = read(x, out);

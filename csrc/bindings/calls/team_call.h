@@ -39,22 +39,31 @@ struct PlanKeyHash { size_t operator()(const PlanKey& key) const; };
 // Asked for a call's timeout if the call has to wait.
 using LateTimeout = std::function<py::object()>;
 
-// The arguments of a call on a latency path; its caller holds them.
-struct PlainCall {
-  py::handle x, out, op, topology, timeout;
-  int32_t root = -1;
+// The arguments of a communicator's method; its caller holds them.  Those that were not given are null, except for op,
+// topology and timeout, which have their defaults.
+struct CallArguments {
+  py::handle communicator;
+  py::handle x, out, root;  // root: or the peer of a message
+  py::handle counts, recv_counts;  // counts: or alltoallv's send_counts
+  py::handle graph, step, normalised;
+  py::handle op, topology, timeout, name, prescale, postscale, match, stream, max_channels;
   bool nonblocking = false;
-  Scaling scaling{};
-  int64_t step = 0;  // of a weighted call, whose `topology` is a matrix
   const LateTimeout* late_timeout = nullptr;  // of a blocking call, instead of `timeout`
 };
 
-// Of a latency path.
+// What a call returns.
 struct Outcome {
-  py::object result;           // null: nothing was done, and Python must adapt or refuse the arguments
-  std::shared_ptr<Task> task;  // of a nonblocking call
+  py::object result;
+  std::shared_ptr<Task> task;  // null if the call has completed, or if `result` is its Handle
 };
 
+// A Python int, without conversion from other types.
+std::optional<int32_t> plain_int(py::handle number);
+// Counts in a sequence of Python ints; throws py::value_error for one that does not fit 64 bits.
+std::vector<int64_t> read_counts(const py::object& counts, const char* name);
+
+// Throws if a weighted collective does not take the type.
+void require_weights(Collective collective, Dtype dtype);
 // Throws if the caller is already inside a call of the communicator.
 void require_turn(const Team& team);
 // Begins a nonblocking call; `keep`: its arrays.
@@ -70,22 +79,22 @@ class TeamCall {
   //   code, the operator's name)
   TeamCall(std::shared_ptr<Team> team, py::object planner) : team_(std::move(team)), planner_(std::move(planner)) {}
 
-  // `x` or `out` may be None if the rank has none; an `out` of None is created if it has the shape of x.
-  // An `x` that is not C-contiguous is packed when the call runs.
-  // NotImplemented: arrays that must be adapted first (another library's, or an `out` that is not contiguous).
+  // `x`, `out`: of NumPy, or Buffers; None if the rank has none.  An `x` that is not C-contiguous is packed when the
+  // call runs.
   // `note`: text on which the ranks must also agree.  `step`: of a weighted call.  `copies`: the address of
   // DeviceCopies, if x and out are Buffers in device memory; 0: they are not.
-  py::object call(int collective, py::object x, py::object out, const py::object& op, const py::object& topology,
-                  int32_t root, const py::object& counts, const py::object& scale, const py::object& timeout,
-                  bool nonblocking, const py::object& note, int64_t step, uintptr_t copies = 0);
-  // The latency paths, of arrays that read_plain takes (plain_calls.cpp).
-  Outcome call_plain(Collective collective, const PlainCall& call);
-  Outcome allgatherv(const PlainCall& call, py::handle counts);  // `counts` as in Python; null: not given
-  Outcome alltoallv(const PlainCall& call, py::handle send_counts, py::handle recv_counts);
-  Outcome barrier(const PlainCall& call);
-  Outcome message(const py::object& array, bool sends, const PlainCall& call);
-  // The matrix of a graph whose weights are remembered; None for another graph.
-  py::object matrix(PyObject* graph, int64_t step) const { return planner_.attr("matrix")(py::handle(graph), step); }
+  py::object call(int collective, const py::object& x, const py::object& out, const py::object& op,
+                  const py::object& topology, int32_t root, const py::object& counts, const py::object& scale,
+                  const py::object& timeout, bool nonblocking, const py::object& note, int64_t step,
+                  uintptr_t copies = 0);
+  // The communicator's methods (collective_calls.cpp).  They do not enter Python if C code reads the arguments.
+  Outcome collective(Collective collective, const CallArguments& call);
+  Outcome weighted(Collective collective, const CallArguments& call);
+  Outcome allgatherv(const CallArguments& call);
+  Outcome alltoallv(const CallArguments& call);
+  Outcome barrier(const CallArguments& call);
+  Outcome message(const CallArguments& call, bool sends);  // over a channel
+  Outcome allreduce_in_place(const CallArguments& call, const PlainArray& x);
   void close();  // later calls of this rank raise
   // Throws if this thread is inside a call, or runs the calls in flight, for which close() waits.
   void require_closable() const;
@@ -109,10 +118,20 @@ class TeamCall {
     const DeviceCopies* copies = nullptr;  // of arrays in device memory
   };
   Operation prepare(Terms& terms, Arrays& arrays);
-  Outcome run_plain(const PlainCall& call, Terms& terms, const PlainArray& x, std::span<const int64_t> shape);
-  Outcome run_rows(const PlainCall& call, Collective collective, const PlainArray& x,
-                   const std::vector<int64_t>& row_counts, int64_t rows);
-  std::vector<int64_t> exchange(std::vector<int64_t> numbers, const PlainCall& call);
+  using Shape = std::span<const int64_t>;
+  struct Input;
+  struct Taken;
+  static Terms terms_of(const CallArguments& call, Collective collective, int32_t root);
+  // `shape`: of the result; null if this rank gets none.
+  bool take_plain(const CallArguments& call, const PlainArray& x, const Shape* shape, Taken& taken);
+  bool take_adapted(const CallArguments& call, const Shape* shape, Taken& taken) const;
+  bool take(const CallArguments& call, Collective collective, const PlainArray* x, const Shape* shape, Taken& taken);
+  Outcome run_taken(const CallArguments& call, Terms& terms, Taken& taken);
+  Outcome run_on_device(const CallArguments& call, const PlanKey& key, const Shape* shape, py::object weights);
+  Outcome run_on(const CallArguments& call, Terms& terms, const PlainArray* x, const Shape* shape);
+  Outcome run_rows(const CallArguments& call, Collective collective, const Input& x, const std::vector<int64_t>& blocks,
+                   int64_t rows);
+  std::vector<int64_t> exchange(std::vector<int64_t> numbers, const CallArguments& call);
   Outcome finish(Operation&& operation, py::handle x, py::handle out, bool nonblocking, py::object result,
                  const LateTimeout* late_timeout = nullptr) {
     if (nonblocking) return {std::move(result), submit(team_, std::move(operation), keep_alive(x, out))};
@@ -149,5 +168,10 @@ class TeamCall {
 };
 
 template <> inline constexpr bool is_bound<TeamCall> = true;
+
+// A communicator's team, held for the duration of a call: another thread may free the communicator.  Throws WrongType.
+py::object own_team(py::handle communicator);
+// The object as a team.  Throws WrongType.
+TeamCall& team_of(py::handle object);
 
 }  // namespace pc

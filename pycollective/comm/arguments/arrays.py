@@ -42,6 +42,29 @@ def strided(x: Any, what: str = "x") -> Any:
     return array
 
 
+def adapted(x: Any, out: Any, shape: tuple[int, ...] | None) -> tuple[Any, Any, Any] | None:
+    """A call's arrays in CPU memory: its input, its output, and its result; None if they are in GPU memory.
+
+    Args:
+        x, out: None: this rank has none, or the output is to be made.
+        shape: of the result; None if this rank gets none.
+
+    Raises:
+        TypeError, ValueError: as `strided` and `writable`.
+    """
+    if on_device(x) or on_device(out):
+        return None
+    if out is None and shape is not None:
+        if x is None:
+            raise TypeError("x is missing")
+        out = new_like(x, shape)
+    return (
+        None if x is None else strided(x),  # packed when the call starts
+        None if out is None else writable(out),
+        None if shape is None else out,
+    )
+
+
 def readable(x: Any, what: str = "x") -> Any:
     """An input in a form that the core can read immediately: the array itself if possible, else a contiguous copy.
 
@@ -215,20 +238,6 @@ def new_like(x: Any, shape: tuple[int, ...]) -> Any:
     if hasattr(x, "__dlpack__"):
         return np.empty(shape, numpy_dtype(_buffer(x, "x", True).dtype))
     return np.empty(shape, np.asarray(x).dtype)
-
-
-def clear(x: Any) -> None:
-    """Fill an array from `new_like` with zeros: zero bytes if the type has no zero.
-
-    Raises:
-        TypeError: an array of Python objects, which no collective takes.
-    """
-    if isinstance(x, np.ndarray):
-        if x.dtype.hasobject:
-            raise TypeError(f"x has elements of {x.dtype}; collectives take numbers")
-        x.reshape(-1).view(np.uint8)[:] = 0
-    else:
-        x[...] = 0
 
 
 def numpy_dtype(dtype: Any) -> np.dtype[Any]:

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pycollective import checks
 from pycollective.comm.group import Group
 from pycollective.graphs import Graph
 from pycollective.schedule import mixing
@@ -13,7 +14,7 @@ from pycollective.schedule.language import registry
 
 
 def read(
-    graph: Any, step: int, group: Group, exchange: Callable[[bytes, str], Sequence[bytes]], normalised: bool
+    graph: Any, step: int, group: Group, exchange: Callable[[bytes, str], Sequence[bytes]], normalised: Any
 ) -> Any:
     """The matrix of all ranks at a step, or a topology that has programs of `mix`.
 
@@ -21,8 +22,9 @@ def read(
         exchange: a collective allgather of bytes, called if `graph` is this rank's mapping.
 
     Raises:
-        TypeError, ValueError: as `mixing.evaluate`.
+        TypeError, ValueError: as `mixing.evaluate`; or `normalised` is not True or False.
     """
+    normalised = checks.flag(normalised, "normalised")
     if isinstance(graph, Mapping):
         row = mixing.row_of(graph, group.rank, group.size, normalised, "given")
         return mixing.exchange(row, exchange)

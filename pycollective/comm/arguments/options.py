@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypedDict
+import inspect
+from collections.abc import Callable, Collection
+from typing import Any, NoReturn, TypedDict
 
 from pycollective.comm.arguments.operators import Op
 
@@ -65,9 +66,19 @@ DEFAULTS: dict[str, Any] = {
 }
 """All options, in the order of signatures."""
 
-ALLOWED = frozenset(DEFAULTS)
 
+def refuse(method: Callable[..., Any], keywords: Collection[str]) -> NoReturn:
+    """Raise what is wrong with keyword arguments some of which the method does not take.
 
-def waiting(options: Mapping[str, Any]) -> Moving:
-    """The options of a call that also apply to the preceding exchange of its counts."""
-    return Moving(timeout=options.get("timeout"), name=options.get("name"), match=options.get("match"))
+    Raises:
+        TypeError: always.
+    """
+    wrong = sorted(set(keywords) - inspect.signature(method).parameters.keys())
+    unknown = [name for name in wrong if name not in DEFAULTS]
+    if not unknown and "topology" in wrong:
+        unknown, hint = ["topology"], "; a weighted collective takes a graph"
+    else:
+        hint = ""
+    if not unknown:
+        raise TypeError("op, prescale and postscale are for collectives that reduce")
+    raise TypeError(f"unknown keyword arguments: {', '.join(unknown)}{hint}")

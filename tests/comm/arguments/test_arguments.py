@@ -149,6 +149,28 @@ def test_overlaps_that_are_not_in_place(where: str) -> None:
     local_world(2).run(body)
 
 
+def test_arguments_by_name() -> None:
+    def body(comm: Communicator) -> None:
+        out, name = np.empty(3), "".join(["o", "ut"])  # a string that is not interned
+        assert comm.allreduce(x=np.ones(3), **{name: out}, op="max") is out
+        assert comm.iallreduce([3], **{"".join(["o", "p"]): "max"}).result(20) == 3
+        assert comm.broadcast(root=1, x=np.full(3, comm.rank))[0] == 1
+        assert comm.mix(np.ones(3), step=0, graph=lambda rank, size, step: {rank: 1.0})[0] == 1
+        with pytest.raises(TypeError, match="multiple values for argument 'out'"):
+            comm.allreduce(np.ones(3), out, **{name: out})
+
+    local_world(2).run(body)
+
+
+@pytest.mark.parametrize("x", [np.ones(3), [1.0] * 3], ids=["array", "list"])
+def test_out_is_not_used_where_there_is_no_result(x: Any) -> None:
+    def body(comm: Communicator) -> None:
+        for call in (comm.reduce, comm.gather):
+            assert (call(x, 0, None if comm.rank == 0 else "anything") is None) == (comm.rank > 0)  # type: ignore[operator]
+
+    local_world(2).run(body)
+
+
 def test_calls_on_a_freed_communicator() -> None:
     def body(comm: Communicator) -> None:
         other = comm.dup()

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from pycollective import _core
+from pycollective.comm.arguments.numbers import rank_number
 from pycollective.comm.communicator import Communicator
-from pycollective.comm.request import rank_number
 from pycollective.errors import CommunicatorError, PeerLostError, TimeoutError
 from pycollective.torch.distributed.health import Health
 from pycollective.torch.distributed.point_to_point.mailbox import Announcements
