@@ -18,7 +18,7 @@ from pycollective.torch.distributed.collectives.operators import operator
 from pycollective.torch.distributed.collectives.reductions import Reductions
 from pycollective.torch.distributed.cuda import cuda
 from pycollective.torch.distributed.execution.streams import DeviceWork, put_on_device
-from pycollective.torch.distributed.execution.work import CompletedWork, PendingWorks, PlainWork, Work
+from pycollective.torch.distributed.execution.work import PendingWorks, PlainWork, Work
 from pycollective.torch.distributed.health import Health
 
 _NOTHING = torch.empty(0, dtype=torch.uint8)
@@ -95,7 +95,9 @@ class ProcessGroup(Reductions, Moving):
         outputs = [x for work in works for x in work.outputs]
         if works and isinstance(works[-1], DeviceWork):
             return works[-1].together(outputs)
-        return Work(PendingWorks(works), outputs, None, self._jobs) if later else CompletedWork(outputs, self._jobs)
+        return (
+            Work(PendingWorks(works), outputs, None, self._jobs) if later else PlainWork.completed(outputs, self._jobs)
+        )
 
     # -- barriers ------------------------------------------------------------------------------------------------------
 
@@ -164,7 +166,7 @@ class ProcessGroup(Reductions, Moving):
     def _receive(self, out: Any, source: int | None, tag: int) -> Any:
         data = _core.HostBuffer.bytes_of(out)
         if data is not None and cuda().device(out) < 0:
-            work = PlainReceived()
+            work = PlainWork()
             work.call = self._messages.receive(data, source, tag)
             work.outputs, work.jobs = [out], None
             return work
@@ -173,10 +175,10 @@ class ProcessGroup(Reductions, Moving):
         if device >= 0:
             copy = torch.empty(out.shape, dtype=out.dtype)
             message = self._messages.receive(_core.HostBuffer(tensors.as_bytes(copy)), source, tag)
-            return Received(message, [out], lambda: put_on_device(copy, out, device))
+            return Work(message, [out], lambda: put_on_device(copy, out, device))
         joined = tensors.JoinedOutputs([out])
         message = self._messages.receive(_core.HostBuffer(tensors.as_bytes(joined.whole)), source, tag)
-        return Received(message, [out], joined.finish)
+        return Work(message, [out], joined.finish)
 
     def _start_coalescing(self, device: Any) -> None:
         pass  # calls start as soon as they are made
@@ -199,22 +201,6 @@ class ProcessGroup(Reductions, Moving):
         self.comm.backend.fail_all(CommunicatorError(text))
         self._jobs.abort(text)
         self.shutdown()
-
-
-class Received(Work):
-    """A receive in progress."""
-
-    def source_rank(self) -> int:
-        """The sender's rank in the group; waits for the message."""
-        self.wait()
-        call: Any = self.call
-        return int(call.sender)
-
-    _source_rank = source_rank
-
-
-class PlainReceived(PlainWork, Received):
-    """A receive in progress whose message is stored where it belongs."""
 
 
 def _duration(timeout: timedelta | float) -> timedelta:

@@ -22,7 +22,7 @@ from pycollective.torch.distributed.execution.fusion import Fusion
 from pycollective.torch.distributed.execution.hazards import DIRECT, ENGINE, JOBS, STREAM, IssueOrder
 from pycollective.torch.distributed.execution.job_queue import JobQueue
 from pycollective.torch.distributed.execution.streams import DeviceWork, Streams
-from pycollective.torch.distributed.execution.work import CompletedWork, Work
+from pycollective.torch.distributed.execution.work import PlainWork, Work
 from pycollective.torch.distributed.options import Options
 from pycollective.torch.distributed.point_to_point.messages import Messages
 
@@ -198,7 +198,7 @@ class Calls(dist.ProcessGroup):
         comm.backend.run(request)
         if finish is not None:
             finish()
-        return CompletedWork(outputs, self._jobs)
+        return PlainWork.completed(outputs, self._jobs)
 
     def _fused(self, work: Work, touched: Sequence[Any], later: bool) -> Work:
         if later:
@@ -221,12 +221,12 @@ class Calls(dist.ProcessGroup):
 
         if self._jobs.inside():
             job(self._jobs)
-            return CompletedWork(outputs, self._jobs)
+            return PlainWork.completed(outputs, self._jobs)
         self._order.settle(touched, JOBS, False)
         if getattr(opts, "asyncOp", True):
             return self._order.note(Work(self._jobs.submit(job), outputs, None, self._jobs), touched, JOBS)
         self._jobs.run(job)
-        return CompletedWork(outputs, self._jobs)
+        return PlainWork.completed(outputs, self._jobs)
 
     def _steps_in_stream(
         self, steps: Steps, touched: Sequence[Any], outputs: Sequence[Any], opts: Any, device: int

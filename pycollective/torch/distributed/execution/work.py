@@ -134,6 +134,7 @@ class Work(dist.Work):
     """Whether `wait` has returned, so that nothing has to be asked to know that the call has completed."""
     copies = False
     """Whether it copies its outputs when it completes."""
+    call: PendingCall
     _finish: Callable[[], None] | None = None
     _completed = False
     _future: Any = None
@@ -192,6 +193,18 @@ class Work(dist.Work):
         """The tensors that the call fills."""
         self.wait()
         return self.outputs
+
+    def source_rank(self) -> int:
+        """The sender's rank in the group, once the message that this receives has arrived.
+
+        Raises:
+            RuntimeError: it receives no message.
+        """
+        self.wait()
+        sender = getattr(getattr(self, "call", None), "sender", None)
+        return super()._source_rank() if sender is None else int(sender)
+
+    _source_rank = source_rank
 
     def get_future(self) -> Any:
         """A torch.futures.Future of `result()`."""
@@ -264,33 +277,10 @@ class PlainWork(Work):
             self._completed = self.waited_for = True
         return True
 
-
-class CompletedWork(dist.Work):
-    """A call that had completed when it returned."""
-
-    def __init__(self, outputs: Sequence[Any], jobs: JobQueue) -> None:
-        dist.Work.__init__(self)
-        self.outputs, self.jobs = list(outputs), jobs
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        pass
-
-    def is_completed(self) -> bool:
-        return True
-
-    def is_success(self) -> bool:
-        return True
-
-    def exception(self) -> None:
-        return None
-
-    def result(self) -> list[Any]:
-        return self.outputs
-
-    def get_future(self) -> Any:
-        future = Future(self.jobs)
-        future.set_result(self.outputs)
-        return future
+    @classmethod
+    def completed(cls, outputs: Sequence[Any], jobs: JobQueue) -> PlainWork:
+        """Make the Work of a call that had completed when it returned."""
+        work: PlainWork = cls()
+        work.outputs, work.jobs = list(outputs), jobs
+        work._completed = work.waited_for = True
+        return work
