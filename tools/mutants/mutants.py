@@ -191,6 +191,15 @@ MUTANTS = (
         ("tests/comm/test_communicators.py",),
     ),
     Mutant(
+        "an out that is not used is read", "csrc/bindings/calls/collective_calls.cpp",
+        "shape != nullptr ? or_none(call.out) : py::none()", "or_none(call.out)",
+        ("tests/comm/arguments/test_arguments.py",),
+    ),
+    Mutant(
+        "counts that differ are not reported", "csrc/bindings/calls/collective_calls.cpp",
+        "wanted(to, from) != rows(from, to)", "false", ("tests/comm/test_plain_calls.py",),
+    ),
+    Mutant(
         "a failure of another rank is an object", "pycollective/comm/objects.py", "        if length >= 0:\n",
         "        if True:\n", ("tests/comm",),
     ),
