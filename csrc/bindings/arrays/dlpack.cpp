@@ -168,7 +168,7 @@ bool read_plain(const Producer& producer, py::handle array, PlainArray& plain) {
     if (!contiguous(tensor)) return false;
     plain.view = read(tensor, !producer.torch);
   } catch (const std::exception&) {
-    return false;  // the general path reports it
+    return false;  // arrays.adapted reports it
   }
   plain.shape = {tensor.shape, static_cast<size_t>(tensor.ndim)};
   return true;
@@ -196,7 +196,7 @@ py::object new_tensor_like(py::handle x, std::span<const int64_t> shape, PlainAr
   const auto tensor =
       py::reinterpret_steal<py::object>(PyObject_VectorcallMethod(name, arguments.data(), arguments.size(), nullptr));
   for (PyObject* argument : arguments) Py_DECREF(argument);
-  if (!tensor) PyErr_Clear();  // the general path reports it
+  if (!tensor) PyErr_Clear();  // arrays.adapted reports it
   if (!tensor || !is_plain_tensor(tensor)) return {};
   return read_plain(producer_of(Py_TYPE(tensor.ptr())), tensor, made) ? tensor : py::object();
 }
