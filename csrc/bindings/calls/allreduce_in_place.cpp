@@ -47,8 +47,7 @@ PyObject* reduce_in_place(PyObject* self, PyObject* const* args, Py_ssize_t coun
     const py::object held = own_team(call.communicator);
     if (!PyList_CheckExact(inputs) || PyList_GET_SIZE(inputs) != 1) return Py_NewRef(Py_NotImplemented);
     const auto tensor = py::reinterpret_borrow<py::object>(PyList_GET_ITEM(inputs, 0));
-    PlainArray x;
-    if (!is_plain_tensor(tensor) || !read_plain(tensor, true, x)) return Py_NewRef(Py_NotImplemented);
+    if (!is_plain_tensor(tensor)) return Py_NewRef(Py_NotImplemented);
     const py::object op = attribute(options, reduce_op_name);
     if (equal(op, PyTuple_GET_ITEM(self, 2))) call.op = sum_name;
     else if (equal(op, PyTuple_GET_ITEM(self, 3))) call.op = avg_name;
@@ -56,6 +55,8 @@ PyObject* reduce_in_place(PyObject* self, PyObject* const* args, Py_ssize_t coun
     const LateTimeout timeout = [&] { return seconds_of(attribute(options, timeout_name), PyTuple_GET_ITEM(self, 1)); };
     call.nonblocking = attribute(options, async_op_name).ptr() == Py_True;
     const py::object submitted_timeout = call.nonblocking ? timeout() : py::none();
+    PlainArray x;  // read last: Python may run before, and change the tensor
+    if (!read_plain(tensor, true, x)) return Py_NewRef(Py_NotImplemented);
     call.x = call.out = tensor;
     call.topology = Py_None;
     call.timeout = submitted_timeout;

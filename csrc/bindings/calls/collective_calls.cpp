@@ -4,7 +4,6 @@
 // adapts those in CPU memory (arrays.adapted), and makes the calls on those in GPU memory (device_calls.py).
 #include <cstring>
 #include <span>
-#include <tuple>
 
 #include "base/checked.h"
 #include "bindings/calls/team_call.h"
