@@ -27,9 +27,11 @@ add_library(pc_core STATIC
   csrc/executor/cpu/staging.cpp
   csrc/executor/cpu/team.cpp
   csrc/executor/cpu/waiting.cpp
+  csrc/executor/cpu/windows.cpp
   csrc/executor/cpu/hosts/control_links.cpp
   csrc/executor/cpu/hosts/heartbeats.cpp
   csrc/executor/cpu/hosts/remote.cpp
+  csrc/executor/cpu/hosts/remotes.cpp
   csrc/executor/cpu/hosts/team_hosts.cpp
   csrc/engine/engine.cpp
   csrc/engine/fused.cpp

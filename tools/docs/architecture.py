@@ -79,7 +79,7 @@ rank block | csrc/executor/control.h RankBlock | what a rank shows the others: i
 entry | csrc/executor/control.h Entry | what a rank announces of one call
 fingerprint | csrc/executor/control.h Fingerprint | what must be equal on all ranks of a call
 plan | csrc/executor/plan.h Plan | a schedule with type, length and tiles: ready to execute
-window | csrc/executor/cpu/team.h WindowView | memory of all ranks that each of them has mapped
+window | csrc/executor/cpu/windows.h WindowView | memory of all ranks that each of them has mapped
 link | csrc/link/link.h Link | messages between two ranks on different hosts
 rail | pycollective/comm/cuda/nccl/communicators.py NcclRail | the GPUs of equal number on all hosts, joined by NCCL
 engine | pycollective/engine/engine.py Engine | runs named operations that ranks submit in any order
@@ -106,8 +106,8 @@ EXTENSIONS = {
     "`pycollective/comm/collectives.py` and its name in `pycollective/__init__.py`; then `python tools/nonblocking.py`",
     "an element type or an operator": "a row in `pycollective/dtypes.py`, arithmetic in `csrc/dtype/operators.h` "
     "or `csrc/dtype/convert.h`",
-    "a link": "one class with the methods of `csrc/link/link.h`, made in `csrc/executor/cpu/team.cpp`, chosen and "
-    "connected as in `pycollective/comm/hosts/ucx.py`",
+    "a link": "one class with the methods of `csrc/link/link.h`, made in `csrc/executor/cpu/hosts/remotes.cpp`, chosen "
+    "and connected as in `pycollective/comm/hosts/ucx.py`",
     "a kind of shared memory": "one file in `csrc/window/`, and its name in `pycollective/comm/host/segments.py`",
     "a backend": "one class with the methods of `pycollective/comm/backend.py`",
     "a framework": "a package like `pycollective/torch/hvd/` on top of `pycollective/hvd/`: how its arrays are read, "

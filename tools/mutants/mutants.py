@@ -73,12 +73,11 @@ MUTANTS = (
     ),
     Mutant(
         "other hosts are not looked at", "csrc/executor/cpu/calls.cpp",
-        "look_at(op, static_cast<int32_t>(op.sequence % size_))", "true", VIRTUAL_HOSTS,
+        "look_at(op, static_cast<int32_t>(op.sequence % size()))", "true", VIRTUAL_HOSTS,
     ),
     Mutant(
         "another host is not told of a fault", "csrc/executor/cpu/team.cpp",
-        "control_.poison(members_[rank_], why) && links_", "control_.poison(members_[rank_], why) && !links_",
-        VIRTUAL_HOSTS,
+        "why) && remotes_.control", "why) && !remotes_.control", VIRTUAL_HOSTS,
     ),
     Mutant(
         "a refused call is queued", "csrc/progress/progress.cpp",

@@ -18,18 +18,17 @@ bool Team::begin(Operation& op) {
     if ((op.negotiates || op.plan->windows()) && !handshake(op)) return false;
     op.span.tiles = op.plan->tiles;
     const ScheduleView s = op.plan->schedule->view();
-    op.span.slot = ScratchRing::align(position_, op.plan->slot_segments);
+    op.span.slot = scratch_.take(op.plan->slot_segments, s.cells() > 0 ? static_cast<uint32_t>(op.plan->tiles) : 0);
     base_ += static_cast<uint64_t>(op.plan->tiles + s.depth() - 1) * static_cast<uint64_t>(s.stride()) + 1;
-    if (s.cells() > 0) position_ = op.span.slot + static_cast<uint32_t>(op.plan->tiles) * op.plan->slot_segments;
     op.agreed = true;
-    for (int32_t peer = 0; spans_hosts_ && peer < size_; ++peer) {
+    for (int32_t peer = 0; spans_hosts_ && peer < size(); ++peer) {
       Remote* const each = remote(peer);
-      if (each == nullptr || each->enter(op.sequence, op.digest, control_.block(rank_))) continue;
+      if (each == nullptr || each->enter(op.sequence, op.digest, control_.block(rank()))) continue;
       announce(op);
       report_mismatch(op, peer);
       return false;
     }
-    return !spans_hosts_ || is_pair_ || look_at(op, static_cast<int32_t>(op.sequence % size_));
+    return !spans_hosts_ || is_channel() || look_at(op, static_cast<int32_t>(op.sequence % size()));
   }
   return true;
 }
@@ -46,7 +45,7 @@ bool Team::look_at(const Operation& op, int32_t peer) {
 }
 
 void Team::announce(const Operation& op) {
-  RankBlock& mine = control_.block(rank_);
+  RankBlock& mine = control_.block(rank());
   const uint32_t at = op.sequence % kRing;
   Entry& entry = mine.entry[at];
   entry.begun.store(op.sequence, std::memory_order_relaxed);  // the release below carries it
@@ -71,7 +70,7 @@ bool Team::handshake(Operation& op) {
   const uint8_t placement = op.plan->fingerprint.placement;
   const bool may_fill = traits(op.plan->fingerprint.collective).single_buffer;
   bool same_placement = true, fills = false;
-  for (int32_t peer = 0; peer < size_; ++peer) {
+  for (int32_t peer = 0; peer < size(); ++peer) {
     if (!group.await(peer, op.span.base)) return false;
     const Entry& entry = control_.block(peer).entry[op.sequence % kRing];
     same_placement = same_placement && entry.fingerprint.placement == placement;
@@ -80,8 +79,8 @@ bool Team::handshake(Operation& op) {
   if (!same_placement && op.fallback) {
     op.plan = op.fallback;
   } else if (op.plan->windows()) {
-    for (int32_t peer = 0; peer < size_; ++peer)
-      if (peer != rank_ && !read_locations(op, peer)) return false;
+    for (int32_t peer = 0; peer < size(); ++peer)
+      if (peer != rank() && !read_locations(op, peer)) return false;
     if (fills) fill(op);
   }
   return true;
@@ -90,20 +89,20 @@ bool Team::handshake(Operation& op) {
 // The same on several hosts.  The first rank of each, when all ranks there have entered, tells that of every other one
 // the placement of their arrays, and then its own host what all have agreed on, by entering the call a second time.
 bool Team::handshake_across_hosts(Operation& op) {
-  const int32_t first = here_.front();
-  if (rank_ != first) {
+  const int32_t first = members_.here.front();
+  if (rank() != first) {
     if (!CpuGroup<SingleLane>(*this, op).await(first, op.span.base + 1)) return false;
   } else {
     uint8_t agreed = 0;
     if (!send_placement(op) || !receive_placements(op, agreed)) return false;
     // Every rank of this host has completed the call for which this was read before.
-    control_.block(rank_).agreed.store(agreed, std::memory_order_relaxed);
+    control_.block(rank()).agreed.store(agreed, std::memory_order_relaxed);
   }
   const uint8_t agreed = control_.block(first).agreed.load(std::memory_order_relaxed);
   if (agreed != op.plan->fingerprint.placement && op.fallback) op.plan = op.fallback;
   if (!op.plan->windows()) op.fill.reset();
-  for (const int32_t peer : here_)
-    if (peer != rank_ && op.plan->windows() && !read_locations(op, peer)) return false;
+  for (const int32_t peer : members_.here)
+    if (peer != rank() && op.plan->windows() && !read_locations(op, peer)) return false;
   fill(op);
   return true;
 }
@@ -112,12 +111,12 @@ bool Team::send_placement(Operation& op) {
   if (op.placement_sent) return true;
   CpuGroup<SingleLane> group(*this, op);
   op.placement = op.plan->fingerprint.placement;
-  for (const int32_t peer : here_) {
+  for (const int32_t peer : members_.here) {
     if (!group.await(peer, op.span.base)) return false;
     const Entry& entry = control_.block(peer).entry[op.sequence % kRing];
     if (entry.fingerprint.placement != op.placement) op.placement = kPlacementsDiffer;
   }
-  for (const int32_t peer : first_elsewhere_) remote(peer)->send_placement(op, op.digest, op.placement);
+  for (const int32_t peer : remotes_.first) remote(peer)->send_placement(op, op.digest, op.placement);
   op.placement_sent = true;
   return true;
 }
@@ -125,7 +124,7 @@ bool Team::send_placement(Operation& op) {
 bool Team::receive_placements(Operation& op, uint8_t& agreed) {
   CpuGroup<SingleLane> group(*this, op);
   agreed = op.placement;
-  for (const int32_t peer : first_elsewhere_) {
+  for (const int32_t peer : remotes_.first) {
     if (!group.await_placement(peer)) return false;
     if (*remote(peer)->placement(op.sequence) != agreed) agreed = kPlacementsDiffer;
   }
@@ -163,21 +162,22 @@ bool Team::check_call(const Operation& op, int32_t peer) {
 bool Team::read_locations(const Operation& op, int32_t peer) {
   const Entry& entry = control_.block(peer).entry[op.sequence % kRing];
   const uint8_t placement = op.plan->fingerprint.placement;
+  const int32_t local = members_.local[static_cast<size_t>(peer)];
   bool known = true;
-  if ((placement & input_shared) != 0) known = (peer_input_[peer] = peer_address(peer, entry.input)) != nullptr;
+  if ((placement & input_shared) != 0) known = (peer_input_[peer] = windows_.address(local, entry.input)) != nullptr;
   if ((placement & output_shared) != 0)
-    known = (peer_output_[peer] = peer_address(peer, entry.output)) != nullptr && known;
+    known = (peer_output_[peer] = windows_.address(local, entry.output)) != nullptr && known;
   if (!known)
     give_up(op, Fault::mismatch, members_[peer],
-            label(peer) + " uses a window in " + describe(op) + " whose array " + label(rank_) +
+            label(peer) + " uses a window in " + describe(op) + " whose array " + label(rank()) +
                 " has dropped: keep the arrays of comm.empty on all ranks while one uses them");
   return known;
 }
 
 // This rank publishes nothing more.
 void Team::fail(const Operation& op) {
-  abandon();
-  RankBlock& mine = control_.block(rank_);
+  remotes_.abandon();
+  RankBlock& mine = control_.block(rank());
   if (mine.given_up.load(std::memory_order_relaxed) == 0)
     mine.given_up.store(op.begun ? op.sequence : sequence_.load(), std::memory_order_seq_cst);
   raise();
@@ -185,7 +185,7 @@ void Team::fail(const Operation& op) {
 
 // Whether a rank of this host has given up the call, and may have changed what this rank has read since.
 bool Team::peer_gave_up(const Operation& op) const {
-  return std::any_of(here_.begin(), here_.end(), [&](int32_t peer) {
+  return std::any_of(members_.here.begin(), members_.here.end(), [&](int32_t peer) {
     const uint64_t from = control_.block(peer).given_up.load(std::memory_order_seq_cst);
     return from != 0 && from <= op.sequence;
   });

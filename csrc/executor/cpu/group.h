@@ -53,8 +53,8 @@ class CpuGroup {
   bool guard(uint32_t slot) {
     if (lane() != 0) return true;
     for (uint32_t segment = slot; segment < slot + plan_.slot_segments; ++segment) {
-      uint64_t* const targets = team_.readers_of(segment);
-      for (int32_t peer = 0; peer < team_.size_; ++peer) {
+      uint64_t* const targets = team_.scratch_.readers_of(segment);
+      for (int32_t peer = 0; peer < team_.size(); ++peer) {
         if (targets[peer] == 0) continue;
         const bool sent = general && team_.spans_hosts_ && team_.remote(peer) != nullptr;
         if (!reached({peer, targets[peer], sent})) return false;
@@ -66,7 +66,7 @@ class CpuGroup {
 
   void hold(uint32_t slot, int32_t peer, uint64_t target) {
     for (uint32_t segment = slot; segment < slot + plan_.slot_segments; ++segment)
-      team_.readers_of(segment)[peer] = target;
+      team_.scratch_.readers_of(segment)[peer] = target;
   }
 
   bool open(int64_t tile, uint32_t slot) {
@@ -114,7 +114,7 @@ class CpuGroup {
   // Waits until the tile's part of arrays in device memory can be accessed.
   bool stage(int64_t tile) {
     if (!staging_->begun()) staging_->begin(plan_);
-    return staging_->ready(tile) || team_.await_slow(op_, {team_.rank_, static_cast<uint64_t>(tile), false, staging_});
+    return staging_->ready(tile) || team_.await_slow(op_, {team_.rank(), static_cast<uint64_t>(tile), false, staging_});
   }
 
   bool reached(const Goal& goal) {
@@ -173,9 +173,9 @@ class CpuGroup {
     if (place >= 0) {
       if (plan_.near_cell > 0)
         return team_.control_.block(rank).near_cells[slot & 1] + place * plan_.near_cell + skip * element;
-      return team_.scratch(rank, slot) + (place * plan_.tile_elements + skip) * element;
+      return team_.scratch_.at(rank, slot) + (place * plan_.tile_elements + skip) * element;
     }
-    const bool own = rank == team_.rank_;
+    const bool own = rank == team_.rank();
     if (general && own && staging_ != nullptr) return staging_->place(place == kPlaceInput, chunk, begin, skip);
     if (place == kPlaceInput) {
       char* base = own ? static_cast<char*>(const_cast<void*>(op_.input)) : team_.peer_input_[rank];
@@ -233,7 +233,7 @@ class CpuGroup {
     }
     if (any) block.streamed = streamed;
     const bool copies_to_cells = has_cells && bytes >= SharedWrites::kLeast && block.k == 1 && block.weights == nullptr;
-    if (!copies_to_cells || step.source(0).rank != team_.rank_ || lane() != 0) return plan_.combine(block);
+    if (!copies_to_cells || step.source(0).rank != team_.rank() || lane() != 0) return plan_.combine(block);
     const auto since = Clock::now();
     plan_.combine(block);
     const int64_t slow_line = block.m > 1 ? SharedWrites::kSlowTwo : SharedWrites::kSlow;

@@ -35,7 +35,7 @@ int32_t Team::awaited_by(const Operation& op, int32_t member) const {
 // The rank that blocks a peer: the last in the chain of ranks that wait for each other.  A member.
 int32_t Team::hindrance(const Operation& op, int32_t peer) const {
   int32_t member = members_[peer];
-  for (int32_t hop = 0; hop < size_; ++hop) {
+  for (int32_t hop = 0; hop < size(); ++hop) {
     const int32_t next = awaited_by(op, member);
     if (next < 0) return member;
     member = next;
@@ -43,28 +43,22 @@ int32_t Team::hindrance(const Operation& op, int32_t peer) const {
   return members_[peer];
 }
 
-std::string Team::label_of_member(int32_t member) const {
-  const auto found = std::find(members_.begin(), members_.end(), member);
-  return found != members_.end() ? label(static_cast<int32_t>(found - members_.begin()))
-                                 : "rank " + std::to_string(member);
-}
-
 std::string Team::label_of_call(uint64_t sequence) const {
   const std::string number = std::to_string(sequence);
-  const std::string way = rank_ == 0 ? " to " + label(1) : " from " + label(0);
-  return (is_pair_ ? "message " + number + way : "call " + number) + " of communicator '" + name_ + "'";
+  const std::string way = rank() == 0 ? " to " + label(1) : " from " + label(0);
+  return (is_channel() ? "message " + number + way : "call " + number) + " of communicator '" + name_ + "'";
 }
 
 void Team::report_staging(const Operation& op, Fault fault, const std::string& reason) {
-  give_up(op, fault, members_[rank_],
-          label(rank_) + " could not copy between its GPU and host memory during " + describe(op) + ", " +
+  give_up(op, fault, members_.self(),
+          label(rank()) + " could not copy between its GPU and host memory during " + describe(op) + ", " +
               label_of_call(op.sequence) + ": " + reason);
 }
 
 void Team::report_timeout(const Operation& op, int32_t peer) {
   std::string missing;
   int32_t first = -1;
-  for (int32_t r = 0; r < size_; ++r) {
+  for (int32_t r = 0; r < size(); ++r) {
     if (control_.block(r).counter.load(std::memory_order_acquire) >= op.span.base) continue;
     if (remote(r) != nullptr && r != peer) continue;  // only its messages would tell
     if (first < 0) first = r;
@@ -72,21 +66,21 @@ void Team::report_timeout(const Operation& op, int32_t peer) {
   }
   const std::string seconds = number_text(op.timeout.count());
   const int32_t culprit = hindrance(op, first < 0 ? peer : first);
-  const std::string who = label_of_member(culprit);
-  const std::string lacking = !is_pair_ ? "not entered" : rank_ == 0 ? "not received" : "not sent";
+  const std::string who = members_.label_of_member(culprit);
+  const std::string lacking = !is_channel() ? "not entered" : rank() == 0 ? "not received" : "not sent";
   std::string text = describe(op) + ", " + label_of_call(op.sequence) + ": ";
   const bool waits = first >= 0 && culprit != members_[first];
-  const auto place = std::find(members_.begin(), members_.end(), culprit) - members_.begin();
-  const bool unheard = place < size_ && remote(static_cast<int32_t>(place)) != nullptr &&
-                       control_.block(static_cast<int32_t>(place)).counter.load() < op.span.base;
+  const int32_t place = members_.find(culprit);
+  const bool unheard =
+      place < size() && remote(place) != nullptr && control_.block(place).counter.load() < op.span.base;
   if (first < 0 && unheard) text += "no message within " + seconds + " s from " + who;
   else if (first < 0)
-    text += who + " entered it but made no progress within " + seconds + " s, as seen by " + label(rank_);
+    text += who + " entered it but made no progress within " + seconds + " s, as seen by " + label(rank());
   else if (waits && remote(first) != nullptr) text += "no message within " + seconds + " s from " + missing;
   else text += lacking + " within " + seconds + " s by " + missing;
   if (waits && control_.block(first).counter.load() < op.span.base) text += "; " + label(first) + " waits for " + who;
-  if (first >= 0 && awaited_by(op, members_[first]) == members_[rank_])
-    text += "; " + label(first) + " waits for " + label(rank_) + " in another call";
+  if (first >= 0 && awaited_by(op, members_[first]) == members_.self())
+    text += "; " + label(first) + " waits for " + label(rank()) + " in another call";
   if (liveness_ && liveness_->stopped(culprit)) text += "; the process of " + who + " is stopped";
   give_up(op, Fault::timeout, culprit, text);
 }
@@ -98,13 +92,13 @@ void Team::report_mismatch(const Operation& op, int32_t peer) {
     if (entry->complete < op.sequence && other.complete > entry->complete) entry = &other;
   const Fingerprint& theirs = entry->fingerprint;
   const auto calls = [&](int32_t rank, const Fingerprint& print, int64_t step) {
-    return label(rank) + " calls " + print.describe(rank, size_, step);
+    return label(rank) + " calls " + print.describe(rank, size(), step);
   };
-  std::string text = label_of_call(op.sequence) + " differs between ranks: " + calls(rank_, mine, op.step) + "; " +
+  std::string text = label_of_call(op.sequence) + " differs between ranks: " + calls(rank(), mine, op.step) + "; " +
                      calls(peer, theirs, entry->step);
   Fingerprint moved = theirs;
   moved.placement = mine.placement;  // ranks may differ here
-  if (moved.describe(rank_, size_, entry->step) == describe(op))
+  if (moved.describe(rank(), size(), entry->step) == describe(op))
     text += "; what differs: " + mine.hidden_difference(theirs);
   give_up(op, Fault::mismatch, members_[peer], text);
 }
@@ -112,15 +106,15 @@ void Team::report_mismatch(const Operation& op, int32_t peer) {
 // A peer's message or announcement for a call that this rank has completed without it.
 void Team::report_stale(const Operation& op, int32_t peer) {
   const Remote& from = *remote(peer);
-  const Entry& mine = control_.block(rank_).entry[from.stale() % kRing];
+  const Entry& mine = control_.block(rank()).entry[from.stale() % kRing];
   const bool known = mine.complete.load(std::memory_order_relaxed) == from.stale();
-  const std::string call = known ? mine.fingerprint.describe(rank_, size_, mine.step) : "something else";
+  const std::string call = known ? mine.fingerprint.describe(rank(), size(), mine.step) : "something else";
   const Entry& its = control_.block(peer).entry[from.stale() % kRing];
   const bool noted = its.complete.load(std::memory_order_relaxed) == from.stale();
   give_up(op, Fault::mismatch, members_[peer],
-          label_of_call(from.stale()) + " differs between ranks: " + label(rank_) + " calls " + call + "; " +
+          label_of_call(from.stale()) + " differs between ranks: " + label(rank()) + " calls " + call + "; " +
               label(peer) + " calls " +
-              (noted ? its.fingerprint.describe(peer, size_, its.step) : from.announcement().describe(peer, size_)),
+              (noted ? its.fingerprint.describe(peer, size(), its.step) : from.announcement().describe(peer, size())),
           from.stale());
 }
 
@@ -130,10 +124,10 @@ void Team::report_lost(const Operation& op, int32_t peer, bool departed) {
   if (departed)
     how = failure_of(peer).empty() ? "it has freed the communicator, or its program has ended"
                                    : "its program has failed: " + failure_of(peer);
-  else if (remote(peer) != nullptr) how = links_->reason(members_[peer]);
+  else if (remote(peer) != nullptr) how = remotes_.control->reason(members_[peer]);
   give_up(op, Fault::peer_lost, members_[peer],
-          label(peer) + (links_ ? links_->host(members_[peer]) : "") + " is gone (" + how + ") during " + describe(op) +
-              ", " + label_of_call(op.sequence));
+          label(peer) + (remotes_.control ? remotes_.control->host(members_[peer]) : "") + " is gone (" + how +
+              ") during " + describe(op) + ", " + label_of_call(op.sequence));
 }
 
 void Team::raise() {
@@ -159,7 +153,7 @@ std::string Team::failure() {
 }
 
 std::string Team::failure_of(int32_t rank) const {
-  return remote(rank) != nullptr ? links_->failure(members_[rank]) : home(members_[rank]).failure;
+  return remote(rank) != nullptr ? remotes_.control->failure(members_[rank]) : home(members_[rank]).failure;
 }
 
 int32_t Team::blamed() {
@@ -169,12 +163,12 @@ int32_t Team::blamed() {
 }
 
 void Team::note_loss(const CommunicatorFault& fault) const {
-  const std::vector<int32_t>& world = is_pair_ ? parent_world_ranks_ : world_ranks_;
+  const std::vector<int32_t>& world = is_channel() ? channel_->world : members_.world;
   const auto culprit = static_cast<size_t>(fault.culprit);
   const int32_t world_rank = fault.culprit >= 0 && culprit < world.size() ? world[culprit] : -1;
   Loss& loss = last_loss();
   const std::lock_guard lock(loss.mutex);
-  if (world_rank >= 0 && fault.culprit != members_[rank_]) loss.blamed = world_rank;
+  if (world_rank >= 0 && fault.culprit != members_.self()) loss.blamed = world_rank;
   if (fault.fault != Fault::peer_lost) return;
   loss.text = fault.what();
   loss.world_rank = world_rank;
@@ -183,19 +177,19 @@ void Team::note_loss(const CommunicatorFault& fault) const {
 
 // A rank that leaves because others are lost names them: the rest would take it for the lost one.
 void Team::explain_departure() {
-  for (int32_t r = 0; r < size_; ++r) {
-    if (r == rank_ || !gone(members_[r]) || departed(r)) continue;
+  for (int32_t r = 0; r < size(); ++r) {
+    if (r == rank() || !gone(members_[r]) || departed(r)) continue;
     const bool here = remote(r) == nullptr;
-    const std::string how = here ? "its process has ended" : links_->reason(members_[r]);
+    const std::string how = here ? "its process has ended" : remotes_.control->reason(members_[r]);
     return report(Fault::peer_lost, members_[r],
-                  label(r) + (links_ ? links_->host(members_[r]) : "") + " is gone (" + how + ")");
+                  label(r) + (remotes_.control ? remotes_.control->host(members_[r]) : "") + " is gone (" + how + ")");
   }
   Loss& loss = last_loss();
   const std::lock_guard lock(loss.mutex);
   if (threads_ || loss.at < made_) return;
-  const auto at = std::find(world_ranks_.begin(), world_ranks_.end(), loss.world_rank) - world_ranks_.begin();
-  if (at < size_) return report(Fault::peer_lost, static_cast<int32_t>(at), loss.text);
-  report(Fault::peer_lost, rank_, label(rank_) + " has left, since " + loss.text);
+  const auto at = std::find(members_.world.begin(), members_.world.end(), loss.world_rank) - members_.world.begin();
+  if (at < size()) return report(Fault::peer_lost, static_cast<int32_t>(at), loss.text);
+  report(Fault::peer_lost, rank(), label(rank()) + " has left, since " + loss.text);
 }
 
 }  // namespace pc

@@ -1,6 +1,5 @@
 // Waiting for a peer: spin, yield, sleep; and the conditions that end a wait.
 #include <linux/futex.h>
-#include <poll.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -23,7 +22,6 @@ constexpr int kTightSpins = 64;                      // detects a peer that is j
 constexpr int kHopefulSpins = 128;                    // about a microsecond
 constexpr int kHopefulLooks = 4;                     // at a socket: as long as a microsecond or two
 constexpr int kPumpEvery = 16;
-constexpr std::chrono::nanoseconds kLinkNap = std::chrono::microseconds(100);
 constexpr std::chrono::nanoseconds kCopyNap = std::chrono::microseconds(20);
 constexpr int kHopefulYields = 8;                    // about one turn of all ranks, if they share cores
 constexpr auto kLongYield = std::chrono::microseconds(500);  // the core was taken by a process that keeps it
@@ -66,63 +64,29 @@ void RankBlock::wake() { syscall(SYS_futex, futex_word(*this), FUTEX_WAKE, INT_M
 // longer than a wait for a peer of this host should.
 bool Team::reached(const Goal& goal, int turn) {
   if (goal.staging != nullptr) {
-    pump();
+    remotes_.pump();
     return goal.staging->ready(static_cast<int64_t>(goal.target));
   }
   Remote* const from = remote(goal.peer);
   if (from != nullptr) from->progress();
-  if (spans_hosts_ && turn % kPumpEvery == 0) pump();
+  if (spans_hosts_ && turn % kPumpEvery == 0) remotes_.pump();
   if (goal.sent) return from->sent() >= goal.target;
   return arrived(goal);
 }
 
-// Continues all messages; true if some wait for their peers.
-bool Team::pump() {
-  bool busy = false;
-  for (const auto& each : remotes_) {
-    if (each == nullptr || !each->busy()) continue;
-    each->progress();
-    busy = busy || each->busy();
-  }
-  return busy;
-}
-
 // All messages of the call have been taken, and will arrive: their memory may be changed.
 bool Team::flush(Operation& op) {
-  for (int32_t peer = 0; peer < size_; ++peer) {
+  for (int32_t peer = 0; peer < size(); ++peer) {
     const Remote* to = remote(peer);
     if (to != nullptr && to->sent() < to->posted() && !await_slow(op, {peer, to->posted(), true})) return false;
   }
   return true;
 }
 
-// Sleeps until a message can be received or sent, briefly if the goal is a counter of this host; false: there is none.
-bool Team::nap_on_links(const Goal& goal, milliseconds limit) {
-  constexpr int kMost = 64;
-  pollfd looks[kMost];
-  nfds_t count = 0;
-  for (int32_t r = 0; r < size_ && count < kMost; ++r) {
-    Remote* const peer = remote(r);
-    if (peer == nullptr || peer->link().closed()) continue;
-    Link& link = peer->link();
-    const short events = link.events(peer->expects() || (r == goal.peer && !goal.sent));
-    const bool shared = count > 0 && looks[count - 1].fd == link.descriptor();  // links over UCX have one descriptor
-    if (events == 0 || shared) continue;
-    if (!link.arm()) return true;
-    looks[count++] = {link.descriptor(), events, 0};
-  }
-  const bool here = remote(goal.peer) == nullptr;
-  if (count == 0 && here) return false;
-  const auto most = here ? kLinkNap : std::chrono::nanoseconds(limit);
-  const timespec time{0, static_cast<long>(std::min<std::chrono::nanoseconds>(most, milliseconds(999)).count())};
-  ppoll(looks, count, &time, nullptr);
-  return true;
-}
-
 // Sleeps until the goal may have been reached.
 void Team::nap(const Goal& goal, milliseconds limit) {
   if (goal.staging != nullptr) return std::this_thread::sleep_for(kCopyNap);
-  if (spans_hosts_ && nap_on_links(goal, limit)) return;
+  if (spans_hosts_ && remotes_.nap(goal.peer, !goal.sent, limit)) return;
   RankBlock& theirs = control_.block(goal.peer);
   theirs.waiters.fetch_add(1, std::memory_order_seq_cst);
   const uint64_t seen = theirs.counter.load(std::memory_order_seq_cst);
@@ -184,7 +148,7 @@ bool Team::await_slow(Operation& op, Goal goal) {
 
   milliseconds pause(1);
   for (;; pause = std::min(2 * pause, kCheckEvery)) {
-    if (spans_hosts_) pump();
+    if (spans_hosts_) remotes_.pump();
     const bool sleeps = !reached() && Clock::now() < op.until && healthy(op, goal);
     if (sleeps) nap(goal, pause);
     if (reached()) {
@@ -197,14 +161,14 @@ bool Team::await_slow(Operation& op, Goal goal) {
 
 // Takes in what ranks on other hosts have reported.
 void Team::poll_hosts() {
-  if (!links_) return;
-  if (const auto abort = links_->receive()) control_.poison(members_[rank_], *abort);
-  const auto& blocks = (is_pair_ ? parent_control_ : control_).blocks;
-  for (int32_t r = 0; r < size_; ++r) {
+  if (!remotes_.control) return;
+  if (const auto abort = remotes_.control->receive()) control_.poison(members_.self(), *abort);
+  const auto& blocks = (is_channel() ? channel_->control : control_).blocks;
+  for (int32_t r = 0; r < size(); ++r) {
     if (remote(r) == nullptr) continue;
     RankBlock& theirs = home(members_[r]);
-    if (links_->departed(members_[r])) theirs.presence.store(Presence::departed, std::memory_order_release);
-    const ControlLinks::Awaited awaited = links_->awaited(members_[r]);
+    if (remotes_.control->departed(members_[r])) theirs.presence.store(Presence::departed, std::memory_order_release);
+    const ControlLinks::Awaited awaited = remotes_.control->awaited(members_[r]);
     const bool waits = awaited.rank >= 0 && static_cast<size_t>(awaited.rank) < blocks.size();
     theirs.awaited.store(awaited.rank, std::memory_order_relaxed);
     theirs.looked.store(waits ? awaited.known.time_since_epoch().count() : 0, std::memory_order_release);
@@ -213,12 +177,12 @@ void Team::poll_hosts() {
 
 // The same during a call; false: a fault.
 bool Team::poll_hosts(const Operation& op) {
-  if (!links_) return true;
+  if (!remotes_.control) return true;
   poll_hosts();
   if (control_.poisoned()) return false;
-  for (int32_t r = 0; r < size_; ++r) {
+  for (int32_t r = 0; r < size(); ++r) {
     if (remote(r) == nullptr) continue;
-    if (!is_pair_) remote(r)->progress();  // may announce another call
+    if (!is_channel()) remote(r)->progress();  // may announce another call
     if (!remote(r)->violated() && remote(r)->stale() == 0) continue;
     if (remote(r)->stale() != 0) report_stale(op, r);
     else give_up(op, Fault::aborted, members_[r], label(r) + " sent an invalid message during " + describe(op));
@@ -262,7 +226,7 @@ bool Team::looks_sound(Operation& op, const Goal& goal) {
   if (goal.staging == nullptr) {
     note_wait(members_[goal.peer], now);
     // The peer may wait for this rank, in another call; on one host they would see each other's.
-    if (Remote* const peer = remote(goal.peer); peer != nullptr && !is_pair_) peer->announce(op, op.digest);
+    if (Remote* const peer = remote(goal.peer); peer != nullptr && !is_channel()) peer->announce(op, op.digest);
   }
   if (!poll_hosts(op) || !check_fingerprints(op) || !check_peers(op, goal)) return false;
   if (spans_hosts_ && now - op.waiting_since > kPatientWithNetworks && !passes_large_messages(op)) return false;
@@ -272,7 +236,7 @@ bool Team::looks_sound(Operation& op, const Goal& goal) {
     return false;
   }
   if (op.waiting == Waiting::blocks && interrupted && now - op.waiting_since > milliseconds(50) && interrupted()) {
-    give_up(op, Fault::aborted, members_[rank_], label(rank_) + " was interrupted in " + describe(op));
+    give_up(op, Fault::aborted, members_.self(), label(rank()) + " was interrupted in " + describe(op));
     return false;
   }
   return true;
@@ -281,7 +245,7 @@ bool Team::looks_sound(Operation& op, const Goal& goal) {
 // What a rank of another host sent before it departed or ended, which another connection has reported.
 bool Team::may_still_arrive(int32_t rank) {
   Remote* const from = remote(rank);
-  if (from == nullptr || links_->silent(members_[rank])) return false;
+  if (from == nullptr || remotes_.control->silent(members_[rank])) return false;
   if (from->left == Clock::time_point{}) from->left = Clock::now();
   return !from->link().closed() && Clock::now() - from->left < kBystanderGrace;
 }
@@ -300,8 +264,8 @@ bool Team::entered(const Operation& op, int32_t rank) const {
 // False if a peer is gone without having reached the awaited counter.  Of another one that is gone, a rank which needs
 // something of it reports that: it is left to them if it has entered the call, and the awaited rank too.
 bool Team::check_peers(const Operation& op, const Goal& goal) {
-  for (int32_t r = 0; r < size_; ++r) {
-    if (r == rank_) continue;
+  for (int32_t r = 0; r < size(); ++r) {
+    if (r == rank()) continue;
     const bool departed = home(members_[r]).presence.load(std::memory_order_acquire) == Presence::departed;
     const bool lost = departed ? r == goal.peer : gone(members_[r]);
     if (!lost) continue;
@@ -318,24 +282,24 @@ bool Team::check_peers(const Operation& op, const Goal& goal) {
 }
 
 void Team::note_wait(int32_t member, Clock::time_point now) {
-  RankBlock& mine = home(members_[rank_]);
+  RankBlock& mine = home(members_.self());
   mine.awaited.store(member, std::memory_order_relaxed);
   mine.looked.store(now.time_since_epoch().count(), std::memory_order_release);
-  if (links_) links_->set_awaited({member, now});
+  if (remotes_.control) remotes_.control->set_awaited({member, now});
 }
 
 void Team::note_no_wait() {
-  home(members_[rank_]).looked.store(0, std::memory_order_relaxed);
-  if (links_) links_->set_awaited({});
+  home(members_.self()).looked.store(0, std::memory_order_relaxed);
+  if (remotes_.control) remotes_.control->set_awaited({});
 }
 
 // Ranks in different calls may wait for steps that the other never does: check what the peers have announced meanwhile.
 bool Team::check_fingerprints(const Operation& op) {
   const uint32_t at = op.sequence % kRing;
-  for (int32_t r = 0; r < size_; ++r) {
+  for (int32_t r = 0; r < size(); ++r) {
     const RankBlock& theirs = control_.block(r);
     const Entry& entry = theirs.entry[at];
-    if (r == rank_ || entry.complete.load(std::memory_order_acquire) != op.sequence) continue;
+    if (r == rank() || entry.complete.load(std::memory_order_acquire) != op.sequence) continue;
     if (theirs.call[at].load(std::memory_order_acquire) == op.digest) continue;
     if (entry.begun.load(std::memory_order_relaxed) != op.sequence) continue;  // now belongs to a later call
     report_mismatch(op, r);
