@@ -14,7 +14,7 @@ import torch.distributed as dist
 from pycollective import checks
 from pycollective.comm.communicator import forget_all
 from pycollective.comm.host.segments import Exchange
-from pycollective.torch.distributed import accelerate
+from pycollective.torch.distributed import accelerate, c10d_backend
 from pycollective.torch.distributed.bootstrap import rendezvous
 from pycollective.torch.distributed.bootstrap.meeting import meet
 from pycollective.torch.distributed.execution import kept_works
@@ -51,8 +51,8 @@ def register() -> None:
     os.register_at_fork(after_in_child=_forget)
 
 
-def create(made_by_torch: Any, options: Options | None = None) -> ProcessGroup:
-    """Collective among a process group's ranks: called by torch for init_process_group and new_group.
+def create(made_by_torch: Any, options: Options | None = None) -> Any:
+    """Return a ProcessGroup or, as one of a group's several backends, a Backend. Called by torch on all ranks.
 
     Args:
         made_by_torch: store, group_rank, group_size, timeout, group_id and global_ranks_in_group.
@@ -85,7 +85,7 @@ def create(made_by_torch: Any, options: Options | None = None) -> ProcessGroup:
     jobs = JobQueue(connect_jobs, f"pycollective-{name}", Health(comm))
     group = ProcessGroup(comm, jobs, messages, options or Options(), timeout, name, store)
     _live.add(group)
-    return group
+    return c10d_backend.DeviceBackend(group) if c10d_backend.is_one_of_several() else group
 
 
 def _leave() -> None:

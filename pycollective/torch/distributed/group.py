@@ -2,110 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from pycollective import _core
+from pycollective.comm.communicator import Communicator
 from pycollective.errors import CommunicatorError, Error, TimeoutError
-from pycollective.torch.distributed import tensors
-from pycollective.torch.distributed.collectives.arguments import Together, one, options
-from pycollective.torch.distributed.collectives.data_movement import Moving
-from pycollective.torch.distributed.collectives.operators import operator
-from pycollective.torch.distributed.collectives.reductions import Reductions
+from pycollective.torch.distributed import c10d_backend, tensors
+from pycollective.torch.distributed.collectives import coalesced, data_movement, reductions
+from pycollective.torch.distributed.collectives.arguments import one, options
+from pycollective.torch.distributed.collectives.calls import Calls
 from pycollective.torch.distributed.cuda import cuda
-from pycollective.torch.distributed.execution.streams import DeviceWork, put_on_device
-from pycollective.torch.distributed.execution.work import PendingWorks, PlainWork, Work
+from pycollective.torch.distributed.execution.job_queue import JobQueue
+from pycollective.torch.distributed.execution.streams import put_on_device
+from pycollective.torch.distributed.execution.work import PlainWork, Work
 from pycollective.torch.distributed.health import Health
+from pycollective.torch.distributed.options import Options
+from pycollective.torch.distributed.point_to_point.messages import Messages
 
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
-PACKED = 1 << 20
-"""Size in bytes from which a tensor of a coalesced allreduce is sent separately: copying would cost more."""
 
-
-class ProcessGroup(Reductions, Moving):
+class ProcessGroup(Calls, dist.ProcessGroup):
     """A process group for CPU and CUDA tensors.
 
     Made by init_process_group("pycollective") and new_group(backend="pycollective"). Every rank makes the same calls in
     the same order, as torch requires; whether they are asynchronous may differ between ranks. A call that does not
     match raises pycollective.MismatchError on all ranks; a lost rank PeerLostError; a late one TimeoutError, which
     names it. All are RuntimeErrors. Afterwards the group is unusable.
+
+    Args:
+        comm, jobs, options, timeout: see Calls.
+        messages: for send and recv.
+        name: torch's name of the group.
+        store: of the group.
     """
 
-    # -- several tensors at once -----------------------------------------------------------------------------------
+    def __init__(
+        self,
+        comm: Communicator,
+        jobs: JobQueue,
+        messages: Messages,
+        options: Options,
+        timeout: float,
+        name: str,
+        store: Any,
+    ) -> None:
+        # The form with a store is refused to Python subclasses (torch 2.13).
+        dist.ProcessGroup.__init__(self, comm.rank, comm.size)
+        Calls.__init__(self, comm, jobs, options, timeout)
+        self.messages, self._name, self._desc, self._store = messages, name, "undefined", store
+        self._default = c10d_backend.add_default(self)
 
-    def allreduce_coalesced(self, inputs: Sequence[Any], opts: Any = None) -> Any:
-        """allreduce of several tensors; small ones of one type are packed into one call."""
-        opts = options(c10d.AllreduceCoalescedOptions, opts)
-        if self.options.engine and inputs and not self._jobs.inside() and cuda().device(inputs[0]) < 0:
-            return self._fused_together(inputs, opts)
-        packs: dict[Any, list[Any]] = {}
-        for i, x in enumerate(inputs):
-            tensors.check([x], "allreduce")
-            packs.setdefault(x.dtype if x.numel() * x.element_size() < PACKED else i, []).append(x)
-        return self._together(self._allreduce, zip(packs.values()), opts)
+    # -- collectives: `opts` are torch's options objects; asyncOp: return before the call has completed ---------------
 
-    def _fused_together(self, inputs: Sequence[Any], opts: Any) -> Any:
-        """Reduce several tensors through the engine, which does the packing and unpacking."""
-        for x in inputs:
-            tensors.check([x], "allreduce")
-        named = [operator(opts.reduceOp, x) for x in inputs]
-        joins = [tensors.JoinedOutputs([x]) for x in inputs]
-        self._settle("allreduce", inputs, True)
-        data = [tensors.numbers(joined.fill().whole) for joined in joins]
-        self._calls += 1
-        call = self._fusion.start("allreduce", [(x, x) for x in data], named[0][0], -1, named[0][1])
-        finishes = [joined.finish for joined in joins if joined.finish is not None]
-
-        def finish() -> None:
-            for each in finishes:
-                each()
-
-        work = Work(call, inputs, finish if finishes else None, self._jobs)
-        return self._fused(work, [*data, *inputs], getattr(opts, "asyncOp", True))
-
-    def allgather_coalesced(self, outputs: Sequence[Sequence[Any]], inputs: Sequence[Any], opts: Any = None) -> Any:
-        """allgather of several tensors: outputs[rank][i] is inputs[i] of that rank."""
-        opts = options(c10d.AllgatherOptions, opts)
-        columns = [[row[i] for row in outputs] for i in range(len(inputs))]
-        return self._together(self.allgather, zip(columns, inputs, strict=True), opts)
-
-    def all_gather_single_coalesced(self, outputs: Sequence[Any], inputs: Sequence[Any], opts: Any = None) -> Any:
-        """all_gather_single of several tensors."""
-        opts = options(c10d.AllgatherOptions, opts)
-        return self._together(self.all_gather_single, zip(outputs, inputs, strict=True), opts)
-
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-
-    def reduce_scatter_single_coalesced(self, outputs: Sequence[Any], inputs: Sequence[Any], opts: Any = None) -> Any:
-        """reduce_scatter_single of several tensors."""
-        opts = options(c10d.ReduceScatterOptions, opts)
-        return self._together(self.reduce_scatter_single, zip(outputs, inputs, strict=True), opts)
-
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-
-    def _together(self, call: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], opts: Any) -> Any:
-        later = getattr(opts, "asyncOp", True)
-        each = Together(getattr(opts, "reduceOp", None), opts.timeout, later)
-        works = [call(*some, each) for some in arguments]
-        outputs = [x for work in works for x in work.outputs]
-        if works and isinstance(works[-1], DeviceWork):
-            return works[-1].together(outputs)
-        return (
-            Work(PendingWorks(works), outputs, None, self._jobs) if later else PlainWork.completed(outputs, self._jobs)
-        )
+    allreduce = reductions.allreduce
+    reduce = reductions.reduce
+    reduce_scatter = reductions.reduce_scatter
+    reduce_scatter_single = _reduce_scatter_base = reductions.reduce_scatter_single
+    broadcast = data_movement.broadcast
+    allgather = data_movement.allgather
+    all_gather_single = _allgather_base = data_movement.all_gather_single
+    gather = data_movement.gather
+    scatter = data_movement.scatter
+    all_to_all_single = alltoall_base = data_movement.all_to_all_single
+    alltoall = data_movement.alltoall
+    allreduce_coalesced = coalesced.allreduce_coalesced
+    allgather_coalesced = coalesced.allgather_coalesced
+    all_gather_single_coalesced = allgather_into_tensor_coalesced = coalesced.all_gather_single_coalesced
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced = coalesced.reduce_scatter_single_coalesced
 
     # -- barriers ------------------------------------------------------------------------------------------------------
 
     def barrier(self, opts: Any = None, *more: Any) -> Any:
         """Completes once every rank has called; with CUDA tensors, also all previous work in the streams."""
         opts = options(c10d.BarrierOptions, opts, *more)
-        self._streams.synchronize()
-        return self._call("barrier", _NOTHING, _NOTHING, opts, [])
+        self.streams.synchronize()
+        return self.call("barrier", _NOTHING, _NOTHING, opts, [])
 
     def monitored_barrier(self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose error names the missing ranks, always all of them.
@@ -151,7 +128,7 @@ class ProcessGroup(Reductions, Moving):
                 x = cuda().on_host(x.detach())
             data = _core.HostBuffer(tensors.as_bytes(tensors.straight(x)))
         work = PlainWork()
-        work.call = self._messages.send(data, dest, tag)
+        work.call = self.messages.send(data, dest, tag)
         work.outputs, work.jobs = [x], None
         return work
 
@@ -167,17 +144,17 @@ class ProcessGroup(Reductions, Moving):
         data = _core.HostBuffer.bytes_of(out)
         if data is not None and cuda().device(out) < 0:
             work = PlainWork()
-            work.call = self._messages.receive(data, source, tag)
+            work.call = self.messages.receive(data, source, tag)
             work.outputs, work.jobs = [out], None
             return work
         tensors.check([out], "recv")
         device = cuda().device(out)
         if device >= 0:
             copy = torch.empty(out.shape, dtype=out.dtype)
-            message = self._messages.receive(_core.HostBuffer(tensors.as_bytes(copy)), source, tag)
+            message = self.messages.receive(_core.HostBuffer(tensors.as_bytes(copy)), source, tag)
             return Work(message, [out], lambda: put_on_device(copy, out, device))
         joined = tensors.JoinedOutputs([out])
-        message = self._messages.receive(_core.HostBuffer(tensors.as_bytes(joined.whole)), source, tag)
+        message = self.messages.receive(_core.HostBuffer(tensors.as_bytes(joined.whole)), source, tag)
         return Work(message, [out], joined.finish)
 
     def _start_coalescing(self, device: Any) -> None:
@@ -186,20 +163,86 @@ class ProcessGroup(Reductions, Moving):
     def _end_coalescing(self, device: Any) -> None:
         pass
 
+    # -- torch's queries about a group -----------------------------------------------------------------------------
+
+    supports_splitting = supports_reconfigure = supports_window = False
+
+    def getBackendName(self) -> str:
+        """pycollective."""
+        return "pycollective"
+
+    name = getBackendName
+
+    def getRank(self) -> int:
+        """This process's rank in the group."""
+        return int(self.comm.rank)
+
+    def getSize(self) -> int:
+        """The number of ranks in the group."""
+        return int(self.comm.size)
+
+    rank, size = getRank, getSize
+
+    def getGroupName(self) -> str:
+        """The name by which functional collectives find the group."""
+        return self._name
+
+    def setGroupName(self, name: str) -> None:
+        """Called by torch once it has chosen a name."""
+        self._name = name
+
+    _set_group_name = setGroupName
+    group_name = property(getGroupName)
+
+    def getGroupDesc(self) -> str:
+        """The group's description, given by its creator."""
+        return self._desc
+
+    def setGroupDesc(self, description: str) -> None:
+        """See getGroupDesc."""
+        self._desc = description
+
+    _set_group_desc = setGroupDesc
+    group_desc = property(getGroupDesc)
+
+    @property
+    def _device_types(self) -> list[Any]:
+        return [torch.device("cpu"), torch.device("cuda")] if cuda().usable() else [torch.device("cpu")]
+
+    def _get_backend(self, device: Any) -> Any:
+        return self  # for every device: each call checks its tensors
+
+    def get_group_store(self) -> Any:
+        """The store through which the ranks found each other."""
+        return self._store
+
+    def _set_sequence_number_for_group(self) -> None:
+        pass
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self.calls_made
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set the timeout of calls from now on."""
+        self.messages.timeout = timeout.total_seconds()
+        self.wait_at_most(self.messages.timeout)
+
+    _set_default_timeout = set_timeout
+
     # -- shutdown -----------------------------------------------------------
 
     def shutdown(self) -> None:
         """Leave the group; later calls raise. Called by destroy_process_group."""
-        self._messages.close()
-        self._jobs.close()
-        self._fusion.close()
+        self.messages.close()
+        self.jobs.close()
+        self.fusion.close()
         self.comm.free()
 
     def abort(self) -> None:
         """End the group now, also for ranks that are in a call, which then raises."""
         text = f"rank {self.comm.rank} has aborted the process group"
         self.comm.backend.fail_all(CommunicatorError(text))
-        self._jobs.abort(text)
+        self.jobs.abort(text)
         self.shutdown()
 
 

@@ -43,7 +43,7 @@ def install(everything: bool = False, eager: bool = False) -> StandIn:
     reducer = _core.reducer_in_place
     _core.reducer_in_place = lambda *arguments: in_memory(reducer(*arguments))
     for group in backend._live:
-        group._reduce_plain = in_memory(group._reduce_plain)
+        group.reduce_plain = in_memory(group.reduce_plain)
     put_into_stream = GpuSide.run
 
     def run(side: GpuSide, request: CallRequest) -> None:

@@ -60,7 +60,7 @@ def _mismatch(world: World, case: str, later: bool) -> None:
 
 
 def test_a_late_rank_is_named() -> None:
-    with job(3, _late, seconds=1.0) as ranks:
+    with job(3, _late) as ranks:
         outcomes = ranks.outcomes(20)
     for outcome in outcomes.values():
         assert outcome.error is None, outcome.trace
@@ -68,11 +68,14 @@ def test_a_late_rank_is_named() -> None:
 
 def _late(world: World) -> None:
     dist.barrier()
+    world.ours.set_timeout(timedelta(seconds=1))
+    store = world.ours.get_group_store()
     if world.rank == 2:
-        time.sleep(1.7)
+        store.wait(["named"])
         return
     with pytest.raises(pycollective.TimeoutError, match=r"not entered within 1 s by rank 2"):
         dist.all_reduce(torch.ones(3))
+    store.set("named", "yes")
     with pytest.raises(RuntimeError):  # the group is unusable
         dist.all_reduce(torch.ones(3))
 

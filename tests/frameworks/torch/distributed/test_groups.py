@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ import pycollective
 
 torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
+from torch._C import _distributed_c10d as c10d  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -150,6 +152,46 @@ def _by_device(world: World) -> None:
     dist.all_reduce(x, group=group)
     assert x.tolist() == [2.0, 2.0] and group.name() == "pycollective"
     assert not (group.supports_splitting or group.supports_reconfigure or group.supports_window)  # new_group asks
+
+
+@pytest.mark.skipif(not hasattr(c10d, "FlightRecorderHook"), reason="needs torch 2.15, where backends can be in Python")
+def test_another_backend_for_other_devices() -> None:
+    run(2, _mixed, gloo=False)
+
+
+def _mixed(world: World) -> None:
+    n, rank = world.size, world.rank
+    group = dist.new_group(backend="cpu:pycollective,cuda:gloo")
+    assert type(group) is dist.ProcessGroup
+    x = torch.full((2,), float(rank))
+    works = [dist.all_reduce(x, group=group, async_op=True), dist.broadcast(x, 0, group=group, async_op=True)]
+    assert works[0].get_future().wait()[0] is not None and works[1].wait() and x.tolist() == [1.0, 1.0]
+    gathered, part = torch.empty(2 * n), torch.empty(1)
+    dist.all_gather_into_tensor(gathered, x + rank, group=group)
+    assert gathered.tolist() == [1.0, 1.0, 2.0, 2.0]
+    dist.reduce_scatter_tensor(part, gathered[1:3].contiguous(), group=group)
+    assert part == 2 + 2 * rank
+    dist.all_to_all_single(gathered, torch.arange(4.0) + 10 * rank, group=group)
+    assert gathered.tolist() == [2.0 * rank, 2.0 * rank + 1, 2.0 * rank + 10, 2.0 * rank + 11]
+    sparse = torch.sparse_coo_tensor([[rank]], [1.0], (2,))
+    dist.all_reduce(sparse, group=group)
+    assert sparse.to_dense().tolist() == [1.0, 1.0]
+    found: list[Any] = [None] * n
+    dist.all_gather_object(found, rank, group=group)
+    assert found == [0, 1]
+    sends = [dist.P2POp(dist.isend, torch.ones(1) * rank, 1 - rank, group)]
+    for work in dist.batch_isend_irecv([*sends, dist.P2POp(dist.irecv, part, 1 - rank, group)]):
+        work.wait()
+    assert part == 1 - rank
+    dist.monitored_barrier(group, timedelta(seconds=10))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1), process_group=group)
+    model(torch.full((1, 2), float(rank))).sum().backward()
+    assert model.module.weight.grad.tolist() == [[0.5, 0.5]]
+    trace = json.loads(c10d._dump_fr_trace_json(backend="pycollective"))
+    assert {"pycollective:all_reduce", "pycollective:broadcast"} <= {one["profiling_name"] for one in trace["entries"]}
+    with pytest.raises(pycollective.MismatchError):
+        dist.all_reduce(torch.ones(1 + rank), group=group)
+        dist.barrier(group)
 
 
 def test_barriers() -> None:
