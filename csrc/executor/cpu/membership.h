@@ -11,11 +11,11 @@
 namespace pc {
 
 struct Membership {
-  int32_t rank, size;
   std::vector<int32_t> members;  // by rank: its number in the communicator; a channel's team has two of its ranks
   std::vector<int32_t> world;    // by rank: its number in the world
   std::vector<int32_t> here;     // of a communicator, the ranks of this host
   std::vector<int32_t> local;    // by rank: its index among them; -1: on another host
+  int32_t rank, size;            // last: near to what else every call reads of a team
 
   int32_t operator[](int32_t r) const { return members[static_cast<size_t>(r)]; }
   int32_t self() const { return members[static_cast<size_t>(rank)]; }

@@ -33,12 +33,12 @@ int32_t checked_rank(int32_t rank, int32_t size) {
 Membership members_of(int32_t rank, int32_t size, std::vector<int32_t> world, std::vector<int32_t> here) {
   std::vector<int32_t> local(static_cast<size_t>(checked_size(size)), -1);
   for (size_t i = 0; i < here.size(); ++i) local[checked_rank(here[i], size)] = static_cast<int32_t>(i);
-  return {checked_rank(rank, size), size, Team::all_of(size), std::move(world), std::move(here), std::move(local)};
+  return {Team::all_of(size), std::move(world), std::move(here), std::move(local), checked_rank(rank, size), size};
 }
 
 Membership pair_of(const Membership& communicator, int32_t from, int32_t to) {
   const auto world = [&](int32_t r) { return communicator.world[checked_rank(r, communicator.size)]; };
-  return {communicator.rank == from ? 0 : 1, 2, {from, to}, {world(from), world(to)}, {}, {}};
+  return {{from, to}, {world(from), world(to)}, {}, {}, communicator.rank == from ? 0 : 1, 2};
 }
 
 }  // namespace
@@ -62,12 +62,12 @@ size_t Team::segment_bytes(int32_t size, int64_t scratch_bytes) {
 Team::Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
            std::vector<int32_t> world_ranks, std::string name, bool threads, std::vector<int32_t> here,
            const std::vector<Sockets>& others, const std::shared_ptr<UcxWorker>& ucx)
-    : members_(members_of(rank, size, std::move(world_ranks), std::move(here))),
-      spans_hosts_(!others.empty()),
-      scratch_(scratch_bytes, size),
-      segment_(std::move(segment)),
+    : segment_(std::move(segment)),
       name_(std::move(name)),
-      threads_(threads) {
+      members_(members_of(rank, size, std::move(world_ranks), std::move(here))),
+      spans_hosts_(!others.empty()),
+      threads_(threads),
+      scratch_(scratch_bytes, size) {
   const std::vector<int32_t>& local = members_.here;
   const auto count = static_cast<int32_t>(local.size());
   remotes_.connect(size, local, others, ucx);
@@ -107,12 +107,12 @@ void Team::allocate() {
 Team::Team(const Team& parent, int32_t from, int32_t to)
     : patience(parent.patience),
       tile_bytes(parent.tile_bytes),
-      members_(pair_of(parent.members_, from, to)),
-      scratch_(SegmentMap::pair_scratch(std::max(1, parent.local_size())), 2),
       segment_(parent.segment_),
       name_(parent.name_),
-      threads_(parent.threads_),
       liveness_(parent.liveness_),
+      members_(pair_of(parent.members_, from, to)),
+      threads_(parent.threads_),
+      scratch_(SegmentMap::pair_scratch(std::max(1, parent.local_size())), 2),
       channel_(new Channel{
           int64_t{from} * parent.size() + to, parent.control_, parent.members_.world, parent.remotes_.all(), {}}) {
   require(!parent.is_channel(), "a channel between two ranks cannot have channels");

@@ -197,18 +197,18 @@ class alignas(64) Team {
   void report_lost(const Operation& op, int32_t peer, bool departed);
   void explain_departure();
 
-  // What every call touches.
-  Membership members_;
-  bool spans_hosts_ = false;
-  Control control_{};
-  Scratch scratch_;
   std::shared_ptr<Segment> segment_;
   std::string name_;
-  bool threads_ = false;
-  const Clock::time_point made_ = Clock::now();
   std::shared_ptr<Liveness> liveness_;
-  const uint32_t generation_ = fork_generation();
+  const Clock::time_point made_ = Clock::now();
+  Membership members_;
+  // What every call touches.
+  bool spans_hosts_ = false;
+  bool threads_ = false;
   std::atomic<bool> raised_{false};  // a call of this rank has raised the communicator's fault
+  const uint32_t generation_ = fork_generation();
+  Control control_{};
+  Scratch scratch_;
   std::atomic<uint64_t> sequence_{1};  // of the next call; 0 is the initial value of memory.  Only its rank writes it
   uint64_t failed_ = 0;  // the newest call that this rank gave up
   int32_t first_lost_ = -1;  // the rank that was first seen to be gone: launchers end the others because of it
