@@ -472,13 +472,13 @@ class Work:
     """
     error: typing.Any
     result: typing.Any
-    def done(self) -> bool:
-        """
-        Whether it has completed, successfully or not.
-        """
     def flush(self) -> None:
         """
         Run it as soon as all ranks have submitted it, as if this thread waited for it.
+        """
+    def test(self) -> bool:
+        """
+        Whether it has completed, successfully or not.
         """
     def wait(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> typing.Any:
         """

@@ -74,7 +74,7 @@ class Work(Protocol):
 
     name: str
 
-    def done(self) -> bool:
+    def test(self) -> bool:
         """Return whether it has completed, successfully or not."""
         ...
 

@@ -125,7 +125,7 @@ def _require_free(names: Sequence[Name]) -> None:
     """
     for name in names:
         work, waits = _in_flight.get(name, (None, 0))
-        if work is not None and not (waits != _waits and work.done()):
+        if work is not None and not (waits != _waits and work.test()):
             raise ValueError(f"an operation named {name[1]!r} is in flight: synchronize it, or use another name")
 
 
@@ -188,7 +188,7 @@ def poll(handle: int) -> bool:
     if not _is_known(handle):
         raise ValueError(f"handle {checks.brief(handle)} was not created, or has been synchronized")
     works, _, names = _pending[handle]
-    complete = all(work.done() for work in works)
+    complete = all(work.test() for work in works)
     if complete:
         _release(names, works)
     return complete

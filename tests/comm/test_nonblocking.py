@@ -267,7 +267,7 @@ def idle(comm: Communicator, link: Connection | None) -> None:
     assert engine.submit([Item("allreduce", "last", np.ones(3))])[0].wait(20)[0] == comm.size
     handle, work = comm.iallreduce(np.ones(3)), engine.submit([Item("allreduce", "unawaited", np.ones(3))])[0]
     deadline = time.monotonic() + 20
-    while not (handle.test() and work.done()):
+    while not (handle.test() and work.test()):
         assert time.monotonic() < deadline
         time.sleep(0.001)
     engine.close()

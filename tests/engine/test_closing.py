@@ -57,7 +57,7 @@ def test_closing_ends_pending_operations() -> None:
                 assert work.wait(SECONDS).sum() == 2000
             except CommunicatorError as error:
                 assert "shut" in str(error)
-            assert work.done()
+            assert work.test()
         with pytest.raises(CommunicatorError):
             engine.submit([ones("later")])
 

@@ -55,7 +55,7 @@ if me == 0:  # the other ranks do not submit it before the barrier
     else:
         raise AssertionError("it cannot have completed")
     late.flush()
-    assert not late.done()
+    assert not late.test()
     late.when_done(lambda: called.append("first"))
     late.when_done(lambda: 1 / 0)  # logged; the callbacks after it are called all the same
     second_called = threading.Event()
@@ -64,7 +64,7 @@ if me == 0:  # the other ranks do not submit it before the barrier
 engine.run([Item("barrier", "late is waited for")])
 if me != 0:
     late = engine.submit([Item("allreduce", "late", np.ones(5))])[0]
-assert late.wait(SECONDS).sum() == 5 * n and late.done()
+assert late.wait(SECONDS).sum() == 5 * n and late.test()
 if me == 0:
     assert second_called.wait(SECONDS) and called == ["first"], called
 late.when_done(lambda: called.append("at once"))

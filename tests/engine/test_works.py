@@ -29,14 +29,14 @@ def test_submit_never_blocks_and_wait_does() -> None:
             assert go.wait(SECONDS)
         works = engine.submit([ones("a"), ones("b")])
         if engine.rank == 0:
-            assert not any(work.done() for work in works)
+            assert not any(work.test() for work in works)
             for _ in range(2):
                 with pytest.raises(TimeoutError, match="a"):
                     works[0].wait(0.01)
             go.set()
         for work in works:
             assert work.wait(SECONDS).tolist() == [2] * 3
-            assert work.done()
+            assert work.test()
             assert work.wait() is work.wait(0)  # a completed operation stays completed
 
     on_engines(2, body)
@@ -51,7 +51,7 @@ def test_it_completes_without_a_wait() -> None:
         work = engine.submit([Item("allreduce", "a", x, out=x)])[0]
         work.when_done(through.set)
         assert through.wait(SECONDS)
-        assert work.done()
+        assert work.test()
         assert (x == engine.size).all()
 
     on_engines(3, body)
@@ -109,7 +109,7 @@ def test_the_result_is_there_when_a_callback_runs() -> None:
         through = threading.Event()
 
         def look() -> None:
-            seen.append((work.done(), work.wait(0).sum()))
+            seen.append((work.test(), work.wait(0).sum()))
             through.set()
 
         for turn in range(50):

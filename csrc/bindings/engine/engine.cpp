@@ -251,7 +251,7 @@ void bind_engine(py::module_& m) {
       .def_readwrite("result", &Work::result)
       .def_readwrite("error", &Work::error)
       .def_readwrite("on_wait", &Work::on_wait, "Called by wait() after success, in the waiting thread.")
-      .def("done", &Work::done, "Whether it has completed, successfully or not.")
+      .def("test", &Work::done, "Whether it has completed, successfully or not.")
       .def("wait", &Work::wait, py::arg("timeout") = py::none(),
            "Block until it has completed, at most `timeout` seconds; returns the result, raises what the operation "
            "raised.")

@@ -144,7 +144,7 @@ class GradientWindows:
 
             with internal_errors():
                 (self._work,) = engine.submit([Item("call", self._name, run=make)])
-        if not self._work.done():
+        if not self._work.test():
             return False
         try:
             windows = self._work.wait()

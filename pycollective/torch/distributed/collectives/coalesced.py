@@ -14,7 +14,7 @@ from pycollective.torch.distributed.collectives.calls import Calls
 from pycollective.torch.distributed.collectives.operators import operator
 from pycollective.torch.distributed.cuda import cuda
 from pycollective.torch.distributed.execution.streams import DeviceWork
-from pycollective.torch.distributed.execution.work import PendingWorks, PlainWork, Work
+from pycollective.torch.distributed.execution.work import PlainWork, Several, Work
 
 PACKED = 1 << 20
 """Size in bytes from which a tensor of a coalesced allreduce is sent separately: copying would cost more."""
@@ -80,4 +80,4 @@ def _together(group: Calls, call: Callable[..., Any], arguments: Iterable[tuple[
     outputs = [x for work in works for x in work.outputs]
     if works and isinstance(works[-1], DeviceWork):
         return works[-1].together(outputs)
-    return Work(PendingWorks(works), outputs, None, group.jobs) if later else PlainWork.completed(outputs, group.jobs)
+    return Work(Several(works), outputs, None, group.jobs) if later else PlainWork.completed(outputs, group.jobs)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pycollective.comm.communicator import Communicator
-from pycollective.torch.distributed.execution.work import PendingOperations
+from pycollective.torch.distributed.execution.work import Several
 
 
 class Fusion:
@@ -21,7 +21,7 @@ class Fusion:
 
     def start(
         self, kind: str, arrays: Sequence[tuple[Any, Any]], op: str, root: int, scale: tuple[float, float] | None
-    ) -> PendingOperations:
+    ) -> Several:
         """Submit operations on tensors (input, output), which become ready together.
 
         They are named by number: all ranks make the same calls in the same order.
@@ -36,7 +36,7 @@ class Fusion:
             self._number += 1
             x, out = (None, None) if kind == "barrier" else (data, into)
             items.append(Item(kind, f"{kind}.{self._number}", x, out, op, root, None, before, after))
-        return PendingOperations(self._engine.submit(items))
+        return Several(self._engine.submit(items))
 
     def close(self) -> None:
         """Accept no more operations."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -24,38 +24,19 @@ class PendingCall(Protocol):
     def test(self) -> bool: ...
 
 
-class PendingWorks:
-    """Several Works as one call."""
+class Several:
+    """Several calls as one: Works, or operations of the engine."""
 
-    def __init__(self, works: Sequence[Any]) -> None:
-        self.works = works
-
-    def wait(self, timeout: float | None = None) -> None:
-        for work, seconds in _shares(self.works, timeout):
-            work.wait(None if seconds is None else timedelta(seconds=seconds))
-
-    def test(self) -> bool:
-        return all(work.is_completed() for work in self.works)
-
-
-class PendingOperations:
-    """Operations of the engine as one call."""
-
-    def __init__(self, works: Sequence[Any]) -> None:
-        self.works = works
+    def __init__(self, calls: Sequence[PendingCall]) -> None:
+        self._calls = calls
 
     def wait(self, timeout: float | None = None) -> None:
-        for work, seconds in _shares(self.works, timeout):
-            work.wait(seconds)
+        end = 0.0 if timeout is None else time.monotonic() + timeout
+        for call in self._calls:  # the last ones may be waited for for a microsecond at least
+            call.wait(None if timeout is None else max(1e-6, end - time.monotonic()))
 
     def test(self) -> bool:
-        return all(work.done() for work in self.works)
-
-
-def _shares(works: Sequence[Any], timeout: float | None) -> Iterator[tuple[Any, float | None]]:
-    """Each with how long it may be waited for, at least a microsecond, if `timeout` is the limit of all together."""
-    end = 0.0 if timeout is None else time.monotonic() + timeout
-    return ((work, None if timeout is None else max(1e-6, end - time.monotonic())) for work in works)
+        return all(call.test() for call in self._calls)
 
 
 class _Failure:
@@ -154,17 +135,17 @@ class Work(dist.Work):
             self._finish, self.copies = in_callers_mode(finish), True
             self._turn = threading.RLock()  # a signal handler may run while this thread holds it
 
-    def wait(self, timeout: timedelta | None = None) -> bool:
+    def wait(self, timeout: timedelta | float | None = None) -> bool:
         """Block until the call has completed and its tensors are filled.
 
         Args:
-            timeout: the longest time to wait; None or zero: until the call's own deadline.
+            timeout: the longest time to wait, also in seconds; None or zero: until the call's own deadline.
 
         Raises:
             pycollective.TimeoutError: not completed in time. Any error that the call raised.
         """
         if not self._completed:
-            self._settle(timeout.total_seconds() if isinstance(timeout, timedelta) and timeout else None)
+            self._settle((timeout.total_seconds() if isinstance(timeout, timedelta) else timeout) or None)
         if self._error is not None:
             raise self._error
         return True
@@ -265,7 +246,7 @@ class PlainWork(Work):
 
     __init__ = dist.Work.__init__
 
-    def wait(self, timeout: timedelta | None = None) -> bool:
+    def wait(self, timeout: timedelta | float | None = None) -> bool:
         if timeout is not None:
             return Work.wait(self, timeout)
         if not self.waited_for:
