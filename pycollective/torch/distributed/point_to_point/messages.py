@@ -13,7 +13,7 @@ import torch
 from pycollective import _core
 from pycollective.comm.arguments.numbers import rank_number
 from pycollective.comm.communicator import Communicator
-from pycollective.errors import CommunicatorError, PeerLostError, TimeoutError
+from pycollective.errors import CommunicatorError, Error, PeerLostError, TimeoutError
 from pycollective.torch.distributed.health import Health
 from pycollective.torch.distributed.point_to_point.mailbox import Announcements
 
@@ -319,9 +319,12 @@ class Messages:
         nap, used = _LONGEST_NAP, time.monotonic()
         while not self._closed:
             if self._unsent or self._wanted:
-                with self._turn:
-                    if not self._closed:
-                        self._advance()
+                try:
+                    with self._turn:
+                        if not self._closed:
+                            self._advance()
+                except Error:  # has ended the group: whoever waits for a message raises it
+                    return
                 nap, used = _LONGEST_NAP, time.monotonic()
             elif time.monotonic() - used < _REST_AFTER:
                 nap = 2 * _LONGEST_NAP

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 from c10d import World, job, run
+from speed import deadline
+
+import pycollective
 
 torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
@@ -306,8 +309,6 @@ def _leave(world: World) -> None:
 
 
 def _await_the_gone(world: World) -> None:
-    import pycollective
-
     out = torch.zeros(3)
     if world.rank == 0:
         dist.recv(out, 1)  # its last message
@@ -315,6 +316,29 @@ def _await_the_gone(world: World) -> None:
     with pytest.raises(pycollective.PeerLostError, match="rank 1 is gone") as caught:
         dist.recv(out, 1)
     assert caught.value.rank == 1
+
+
+def test_the_thread_that_receives_ends_with_the_group() -> None:
+    run(2, _ends, gloo=False, reuse=False)
+
+
+def _ends(world: World) -> None:
+    store = world.ours.get_group_store()
+    if world.rank == 1:
+        store.wait(["over"])
+        with pytest.raises(pycollective.CommunicatorError):
+            dist.send(torch.ones(3), 0)  # is announced, although it cannot be sent
+        return
+    failures: list[Any] = []
+    threading.excepthook = failures.append
+    work = dist.irecv(torch.zeros(3), 1)
+    (thread,) = (each for each in threading.enumerate() if each.name == "pycollective-messages")
+    world.ours.comm.backend.fail(pycollective.CommunicatorError("over"))
+    store.set("over", "yes")
+    thread.join(deadline(10))
+    assert not thread.is_alive() and not failures
+    with pytest.raises(pycollective.CommunicatorError, match="over"):
+        work.wait()
 
 
 def test_old_announcements_are_not_mistaken_for_new_ones() -> None:
