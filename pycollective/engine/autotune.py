@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import csv
 import logging
+import os
 import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import msgspec
 import numpy as np
@@ -117,7 +118,7 @@ class Tuner:
         self._thread.join()
 
     def _run(self) -> None:
-        with open(self._table or "/dev/null", "w", newline="") as file:
+        with _written(self._table or os.devnull) as file:
             table = csv.writer(file)
             table.writerow(("fusion_threshold_bytes", "cycle_time_ms", "score_bytes_per_second"))
             try:
@@ -151,6 +152,15 @@ class Tuner:
         raise InterruptedError
 
 
+def _written(path: str) -> TextIO:
+    """The file, to write to; if that is impossible, nothing is written: the job goes on."""
+    try:
+        return open(path, "w", newline="")
+    except OSError as error:
+        log.warning("the measurements of autotuning are not written: %s", error)
+        return open(os.devnull, "w")
+
+
 def set_up(comm: Communicator, core: _core.Engine, settings: Settings) -> Tuner | None:
     """Collective: set threshold, cycle time and topologies from the settings or an earlier run, or start tuning.
 
@@ -180,7 +190,10 @@ def set_up(comm: Communicator, core: _core.Engine, settings: Settings) -> Tuner 
 
     def keep(threshold: int, cycle_time: float) -> None:
         if settings.autotune_file:
-            save(settings.autotune_file, comm.size, Found(threshold, cycle_time, topologies), hosts)
+            try:
+                save(settings.autotune_file, comm.size, Found(threshold, cycle_time, topologies), hosts)
+            except OSError as error:
+                log.warning("the result of autotuning is not kept: %s", error)
 
     return Tuner(core, settings.autotune_log, keep)
 

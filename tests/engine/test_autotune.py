@@ -97,6 +97,17 @@ def test_a_file_that_others_may_have_written_is_not_read(tmp_path: Path, caplog:
     assert "lets others write" in caplog.text
 
 
+def test_files_that_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    nowhere = str(tmp_path / "missing" / "file")
+
+    def body(engine: Engine) -> None:
+        while "is not kept" not in caplog.text:
+            engine.run([Item("allreduce", "x", np.ones(1000))])
+
+    on_engines(1, body, settings=Settings(autotune=True, autotune_log=nowhere, autotune_file=nowhere))
+    assert "are not written: [Errno 2]" in caplog.text
+
+
 def test_closing_before_tuning_has_completed() -> None:
     """Without traffic tuning never ends; close does not wait for it."""
     on_engines(2, lambda engine: None, settings=Settings(autotune=True))
