@@ -22,7 +22,7 @@ struct InvalidArgument : std::invalid_argument { using std::invalid_argument::in
 struct WrongType : std::runtime_error { using std::runtime_error::runtime_error; };
 struct SystemFailure : std::runtime_error { using std::runtime_error::runtime_error; };
 
-// A poisoned communicator.  `ranks` are the culprits: the missing, the lost or the two that disagree.
+// A poisoned communicator.  `culprit`: the rank that is missing, lost or disagrees; -1: none.
 struct CommunicatorFault : std::runtime_error {
   CommunicatorFault(Fault kind, int32_t rank, const std::string& text)
       : std::runtime_error(text), fault(kind), culprit(rank) {}

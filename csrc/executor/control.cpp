@@ -1,6 +1,14 @@
 #include "executor/control.h"
 
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
 #include <cstdio>
+#include <thread>
 
 #include "base/digest.h"
 
@@ -88,6 +96,43 @@ std::string Fingerprint::hidden_difference(const Fingerprint& other) const {
   differs("the operator's code, or what it reads", code, other.code);
   differs("the purpose of the call", purpose, other.purpose);
   return text;
+}
+
+void RankBlock::wake() { syscall(SYS_futex, futex(), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
+
+bool Control::poison(int32_t writer, const Abort& why) const {
+  uint32_t sound = 0;
+  if (!header->abort.compare_exchange_strong(sound, 1 + static_cast<uint32_t>(writer))) return false;
+  header->fault = why.fault;
+  header->culprit = why.culprit;
+  header->channel = why.channel;
+  header->call = why.call;
+  const size_t length = std::min(why.text.size(), sizeof header->text - 1);
+  why.text.copy(header->text, length);
+  header->text[length] = '\0';
+  header->abort.store(kPoisoned, std::memory_order_release);
+  for (RankBlock* block : blocks) block->wake();
+  return true;
+}
+
+void Control::raise(bool already_raised, const std::function<bool(int32_t)>& gone) const {
+  // The writer is done within a few instructions, unless it ended or was stopped there.
+  uint32_t state = header->abort.load(std::memory_order_acquire);
+  for (int i = 0; i < 1000 && state != kPoisoned && !gone(static_cast<int32_t>(state - 1)); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    state = header->abort.load(std::memory_order_acquire);
+  }
+  if (state == kPoisoned) {
+    const std::string text = header->text;
+    throw CommunicatorFault(header->fault, header->culprit,
+                            already_raised ? "the communicator was given up: " + text : text);
+  }
+  const auto writer = static_cast<int32_t>(state - 1);
+  const std::string text = "rank " + std::to_string(writer) + " gave the communicator up and ";
+  if (gone(writer))
+    throw CommunicatorFault(Fault::peer_lost, writer,
+                            text + "is gone (its process has ended) without giving the reason");
+  throw CommunicatorFault(Fault::timeout, writer, text + "did not give the reason within 1 s: its process is stopped");
 }
 
 }  // namespace pc

@@ -94,14 +94,15 @@ struct alignas(128) RankBlock {
   std::atomic<int32_t> pid;
   std::atomic<uint64_t> pid_namespace;  // in which the process id is valid; 0: unknown
   std::atomic<uint64_t> started;  // start time of the process, to detect a reused id; 0: unknown
-  std::atomic<int32_t> awaited;  // the rank that this one waits for, when it
-  std::atomic<int64_t> looked;  // last looked: nanoseconds of the steady clock
+  std::atomic<int32_t> awaited;  // the rank that this one waits for
+  std::atomic<int64_t> looked;  // when it last looked for that rank: nanoseconds of the steady clock
   std::atomic<uint64_t> given_up;  // the first call that this rank has given up; 0: none
   std::atomic<uint8_t> agreed;  // by the first rank of a host: the placement of the newest call that is negotiated
   std::atomic<uint32_t> survivor;  // generation of shrink() that this rank takes part in
   char mail[256];  // shrink(): the leader's description of the new communicator
   char failure[512];  // with Presence::departed: what ended the program; empty: no error
 
+  uint32_t* futex() { return reinterpret_cast<uint32_t*>(&counter); }  // its low half: CPUs are little-endian
   void wake();  // the ranks that sleep on the counter
   void set_failure(const std::string& text) { failure[text.copy(failure, sizeof failure - 1)] = '\0'; }
 };
@@ -113,7 +114,7 @@ struct Abort {
   Fault fault;
   int32_t culprit;
   std::string text;
-  int64_t channel = -1;  // whose calls are numbered, see Team::channel_
+  int64_t channel = -1;  // whose calls are numbered, see Channel
   uint64_t call = 0;     // 0: also those in flight, of every channel
 };
 

@@ -4,7 +4,6 @@
 // thread at a time uses a link.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 namespace pc {
@@ -21,7 +20,7 @@ enum class MessageKind : uint32_t {
 
 // Precedes each message.  Both hosts have the same byte order: checked when they connect.
 struct MessageHeader {
-  uint64_t value;     // the sender's counter after the step; of an abort, the fault; see Remote::tell
+  uint64_t value;     // the sender's counter after the step; of an abort, the fault; see Remote::send_placement
   uint64_t call;      // digest of the sender's call; of an abort, the channel
   uint64_t sequence;  // of the call; of an abort, the first that is given up
   int64_t step;       // of a weighted call, see Operation; of an abort, the culprit

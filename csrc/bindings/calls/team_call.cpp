@@ -3,7 +3,6 @@
 #include <pybind11/numpy.h>
 
 #include <algorithm>
-#include <cstring>
 #include <mutex>
 #include <thread>
 #include <utility>

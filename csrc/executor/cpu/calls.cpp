@@ -1,4 +1,6 @@
 // How a rank makes a call: it enters the call, compares it with its peers', and executes its schedule.
+#include <algorithm>
+
 #include "executor/cpu/group.h"
 #include "executor/cpu/team.h"
 

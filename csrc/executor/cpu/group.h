@@ -1,6 +1,8 @@
 // A rank's lanes on the CPU: the Group that execute.h expects.
 #pragma once
 
+#include <algorithm>
+
 #include "executor/cpu/team.h"
 
 namespace pc {

@@ -1,5 +1,6 @@
 // What a rank reports when a call cannot complete: who is the cause, and what the ranks were doing.
 #include <algorithm>
+#include <mutex>
 
 #include "executor/cpu/team.h"
 
@@ -45,8 +46,9 @@ int32_t Team::hindrance(const Operation& op, int32_t peer) const {
 
 std::string Team::label_of_call(uint64_t sequence) const {
   const std::string number = std::to_string(sequence);
-  const std::string way = rank() == 0 ? " to " + label(1) : " from " + label(0);
-  return (is_channel() ? "message " + number + way : "call " + number) + " of communicator '" + name_ + "'";
+  const std::string of = " of communicator '" + name_ + "'";
+  if (!is_channel()) return "call " + number + of;
+  return "message " + number + (rank() == 0 ? " to " + label(1) : " from " + label(0)) + of;
 }
 
 void Team::report_staging(const Operation& op, Fault fault, const std::string& reason) {

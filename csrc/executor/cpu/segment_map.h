@@ -29,8 +29,8 @@ struct SegmentMap {
 
   static constexpr int64_t kPage = 4096;
   static constexpr int64_t kLeastPairScratch = 64 << 10;  // bytes: two tiles of an eager message
-  static constexpr int64_t kMostPairScratch = 2
-                                              << 20;  // less is read from the peer's cache: 1 MiB twice as slow in half
+  // With half of it a message of 1 MiB takes twice the time: less of it is read from the sender's cache.
+  static constexpr int64_t kMostPairScratch = 2 << 20;
   static constexpr int64_t kPairsScratch = 16 << 20;  // of all pairs, while each has at least the least
   static constexpr size_t kPairBlocks = (2 * sizeof(RankBlock) + 63) / 64 * 64;
 };

@@ -59,7 +59,7 @@ class Staging {
   bool taken(Slot& slot);
   bool reached(CopyDirection direction, uint64_t mark);
   uint64_t copy(const Side& side, const std::vector<int64_t>& offsets, CopyDirection direction, int64_t tile);
-  void fetch_ahead(int64_t tile);
+  void fetch_ahead(int64_t iteration);
   bool fail();
 
   const DeviceCopies copies_;

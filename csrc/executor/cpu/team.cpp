@@ -166,6 +166,7 @@ void Team::require_own() const {
 }
 
 void Team::depart() {
+  if (left_.exchange(true)) return;
   if (!is_channel()) explain_departure();
   const std::string why = failure();
   if (remotes_.control && !is_channel()) remotes_.control->send_depart(why);

@@ -65,7 +65,7 @@ class alignas(64) Team {
   // Advances a call as far as possible without blocking.  Throws CommunicatorFault.
   Status advance(Operation& op);
   // Orders the call among this rank's calls; with windows, enters it, waits for all peers and agrees with them on the
-  // plan.  Called by the three above; a caller that runs execute() with its own lanes calls it first.
+  // plan.  Called by the four above; a caller that runs execute() with its own lanes calls it first.
   // False: pending or failed.
   bool begin(Operation& op);
 
@@ -88,15 +88,15 @@ class alignas(64) Team {
   std::string failure_of(int32_t rank) const;  // what ended the program of a rank that has departed; "": no error
   void note_loss(const CommunicatorFault& fault) const;  // what failure reports blame a rank for
   static int32_t blamed();  // the world rank that the newest error is due to, unless it is a mismatch; -1: none
-  void poll_hosts();                      // to ranks on other hosts, which calls do by themselves
+  void poll_hosts();  // takes in what ranks on other hosts have reported, as calls do by themselves
   void interrupt(const std::string& where);  // a signal has interrupted this rank there: no rank can continue
   // This rank now waits for a member, here or in the engine: published to ranks that wait for this one.
   void note_wait(int32_t member, Clock::time_point now);
   void note_no_wait();
-  bool gone(int32_t rank) const {
-    return (liveness_ && liveness_->gone(rank)) || (remotes_.control && remotes_.control->lost(rank));
+  bool gone(int32_t member) const {
+    return (liveness_ && liveness_->gone(member)) || (remotes_.control && remotes_.control->lost(member));
   }
-  bool stopped(int32_t rank) const { return liveness_ && liveness_->stopped(rank); }
+  bool stopped(int32_t member) const { return liveness_ && liveness_->stopped(member); }
   void require_sound() {
     if (control_.poisoned()) raise();
   }
@@ -210,6 +210,7 @@ class alignas(64) Team {
   Control control_{};
   Scratch scratch_;
   std::atomic<uint64_t> sequence_{1};  // of the next call; 0 is the initial value of memory.  Only its rank writes it
+  std::atomic<bool> left_{false};  // it has departed
   uint64_t failed_ = 0;  // the newest call that this rank gave up
   int32_t first_lost_ = -1;  // the rank that was first seen to be gone: launchers end the others because of it
   uint64_t base_ = 1;

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <climits>
 #include <ctime>
 #include <thread>
 
@@ -32,12 +31,9 @@ constexpr auto kBystanderGrace = milliseconds(200);  // a rank that ended after 
 // For a call before one that a rank has given up. A lost host is found out after 2.13 s, and to be named within 2.5 s.
 constexpr auto kMercy = milliseconds(300);
 
-// The futex is the counter's low half (x86-64 and AArch64 are little-endian).
-uint32_t* futex_word(RankBlock& block) { return reinterpret_cast<uint32_t*>(&block.counter); }
-
 void futex_wait(RankBlock& block, uint64_t seen, milliseconds limit) {
   const timespec timeout{0, static_cast<long>(limit.count()) * 1000000L};
-  syscall(SYS_futex, futex_word(block), FUTEX_WAIT, static_cast<uint32_t>(seen), &timeout, nullptr, 0);
+  syscall(SYS_futex, block.futex(), FUTEX_WAIT, static_cast<uint32_t>(seen), &timeout, nullptr, 0);
 }
 
 std::atomic<Clock::rep> wary_until{0};  // on the steady clock; of all waits of this process
@@ -57,8 +53,6 @@ Clock::time_point Team::make_way(Clock::time_point start, Clock::time_point now)
   if (after - now > kLongYield) wary_until.store((after + kWary).time_since_epoch().count(), std::memory_order_relaxed);
   return after;
 }
-
-void RankBlock::wake() { syscall(SYS_futex, futex_word(*this), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
 
 // Messages of other hosts are received by the thread that waits.  `turn`: a look at the links of all of them takes
 // longer than a wait for a peer of this host should.
@@ -146,11 +140,11 @@ bool Team::await_slow(Operation& op, Goal goal) {
     if (!keeps_waiting(now)) return false;
   } while (now - start < awake);
 
-  milliseconds pause(1);
-  for (;; pause = std::min(2 * pause, kCheckEvery)) {
+  milliseconds rest(1);
+  for (;; rest = std::min(2 * rest, kCheckEvery)) {
     if (spans_hosts_) remotes_.pump();
     const bool sleeps = !reached() && Clock::now() < op.until && healthy(op, goal);
-    if (sleeps) nap(goal, pause);
+    if (sleeps) nap(goal, rest);
     if (reached()) {
       note_no_wait();
       return !given_up(op);
@@ -306,41 +300,6 @@ bool Team::check_fingerprints(const Operation& op) {
     return false;
   }
   return true;
-}
-
-bool Control::poison(int32_t writer, const Abort& why) const {
-  uint32_t sound = 0;
-  if (!header->abort.compare_exchange_strong(sound, 1 + static_cast<uint32_t>(writer))) return false;
-  header->fault = why.fault;
-  header->culprit = why.culprit;
-  header->channel = why.channel;
-  header->call = why.call;
-  const size_t length = std::min(why.text.size(), sizeof header->text - 1);
-  why.text.copy(header->text, length);
-  header->text[length] = '\0';
-  header->abort.store(kPoisoned, std::memory_order_release);
-  for (RankBlock* block : blocks) block->wake();
-  return true;
-}
-
-void Control::raise(bool already_raised, const std::function<bool(int32_t)>& gone) const {
-  // The writer is done within a few instructions, unless it ended or was stopped there.
-  uint32_t state = header->abort.load(std::memory_order_acquire);
-  for (int i = 0; i < 1000 && state != kPoisoned && !gone(static_cast<int32_t>(state - 1)); ++i) {
-    std::this_thread::sleep_for(milliseconds(1));
-    state = header->abort.load(std::memory_order_acquire);
-  }
-  if (state == kPoisoned) {
-    const std::string text = header->text;
-    throw CommunicatorFault(header->fault, header->culprit,
-                            already_raised ? "the communicator was given up: " + text : text);
-  }
-  const auto writer = static_cast<int32_t>(state - 1);
-  const std::string text = "rank " + std::to_string(writer) + " gave the communicator up and ";
-  if (gone(writer))
-    throw CommunicatorFault(Fault::peer_lost, writer,
-                            text + "is gone (its process has ended) without giving the reason");
-  throw CommunicatorFault(Fault::timeout, writer, text + "did not give the reason within 1 s: its process is stopped");
 }
 
 }  // namespace pc

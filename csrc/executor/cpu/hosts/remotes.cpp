@@ -48,7 +48,7 @@ void Remotes::connect_pair(const Remotes& communicator, int32_t own, int32_t pee
   const auto socket =
       std::find_if(sockets.begin(), sockets.end(), [&](const Sockets& each) { return each.rank == peer; });
   const int copy = fcntl(socket->messages, F_DUPFD_CLOEXEC, 0);
-  if (copy < 0) throw InvalidArgument(std::string("a channel cannot be made: ") + strerror(errno));
+  if (copy < 0) throw SystemFailure(std::string("a channel cannot be made: ") + strerror(errno));
   all_.resize(2);
   all_[static_cast<size_t>(1 - own)] = std::make_shared<Remote>(std::make_shared<TcpLink>(copy, own == 1));
 }
@@ -67,11 +67,12 @@ bool Remotes::nap(int32_t peer, bool receives, milliseconds limit) {
   constexpr int kMost = 64;
   pollfd looks[kMost];
   nfds_t count = 0;
-  for (size_t r = 0; r < all_.size() && count < kMost; ++r) {
-    Remote* const each = all_[r].get();
-    if (each == nullptr || each->link().closed()) continue;
+  for (int32_t i = -1; i < static_cast<int32_t>(all_.size()) && count < kMost; ++i) {
+    const int32_t r = i < 0 ? peer : i;  // the peer first: there may be more links than are polled
+    Remote* const each = at(r);
+    if (each == nullptr || each->link().closed() || (i >= 0 && r == peer)) continue;
     Link& link = each->link();
-    const short events = link.events(each->expects() || (receives && static_cast<int32_t>(r) == peer));
+    const short events = link.events(each->expects() || (receives && r == peer));
     const bool shared = count > 0 && looks[count - 1].fd == link.descriptor();  // links over UCX have one descriptor
     if (events == 0 || shared) continue;
     if (!link.arm()) return true;

@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "executor/cpu/hosts/control_links.h"

@@ -7,7 +7,7 @@
 namespace pc {
 namespace {
 
-constexpr uint32_t kExpelled = ~0u;  // in the block of an expelled rank of this host, as its number of survivor
+constexpr uint32_t kExpelled = ~0u;  // RankBlock::survivor of an expelled rank of this host
 
 constexpr int kMostTimeouts = 5;        // in a row: more than six seconds
 
