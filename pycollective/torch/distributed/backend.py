@@ -59,7 +59,7 @@ def create(made_by_torch: Any, options: Options | None = None) -> Any:
         options: the `pg_options` of the call.
 
     Raises:
-        BootstrapError: ranks have not joined in time; names them; ranks of different hosts cannot reach each other.
+        BootstrapError: ranks have not joined in time (it names them), or hosts cannot reach each other.
         CommunicatorError: no memory can be shared.
         TypeError: options of another backend.
     """

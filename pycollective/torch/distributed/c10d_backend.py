@@ -57,7 +57,7 @@ _forward("allreduce_sparse", "allreduce")
 
 
 def add_default(group: Any) -> Any:
-    """Give a process group a default backend, for torch's hooks ask that for its name; the group has to keep it."""
+    """Give a process group a default backend, because torch's hooks ask it for its name; the group keeps it."""
     if not _AVAILABLE:
         return None
     backend, kind = _Backend(group.rank(), group.size()), dist.ProcessGroup.BackendType.CUSTOM

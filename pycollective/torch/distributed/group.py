@@ -90,7 +90,7 @@ class ProcessGroup(Calls, dist.ProcessGroup):
         Before torch 2.14 dist.monitored_barrier rejects every backend but Gloo: call the group's method.
 
         Args:
-            timeout: how long to wait, also in seconds; 0: do not wait, if all ranks must have arrived before;
+            timeout: how long to wait, also in seconds; 0: fail unless all ranks have arrived already;
                 None: the group's timeout.
             wait_all_ranks: has no effect.
 

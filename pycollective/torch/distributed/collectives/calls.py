@@ -41,7 +41,7 @@ class Calls:
     def __init__(self, comm: Communicator, jobs: JobQueue, options: Options, timeout: float) -> None:
         self.comm, self.jobs, self.options = comm, jobs, options
         self.fusion, self.order, self.streams = Fusion(comm), IssueOrder(), Streams()
-        self.calls_made, self._drawn = 0, False
+        self.calls_made, self._recorded = 0, False
         self.direct = not options.engine and options.topology is None
         self.wait_at_most(timeout)
 
@@ -56,13 +56,13 @@ class Calls:
         return float(given.total_seconds()) if given >= _NO_TIME else self.timeout  # negative: not set
 
     @contextmanager
-    def _draw(self, kind: str) -> Iterator[None]:
-        self._drawn = True
+    def _record(self, kind: str) -> Iterator[None]:
+        self._recorded = True
         try:
             with profiling.recorded(kind):
                 yield
         finally:
-            self._drawn = False
+            self._recorded = False
 
     def settle(self, kind: str, touched: Sequence[Any], copies: bool = False) -> None:
         """Wait, before a call and before it copies anything, for those that it must not overtake; see IssueOrder."""
@@ -88,8 +88,8 @@ class Calls:
         scale: tuple[float, float] | None = None,
     ) -> Any:
         """Execute a collective of one step, on tensors as `numbers` and `moved` return them; returns a Work."""
-        if profiling.enabled() and not self._drawn:
-            with self._draw(kind):
+        if profiling.enabled() and not self._recorded:
+            with self._record(kind):
                 return self.call(kind, data, into, opts, outputs, finish, op=op, root=root, counts=counts, scale=scale)
         if root != -1 and not 0 <= root < self.comm.size:
             raise ValueError(f"root {root} is not a rank of this process group of {self.comm.size}")
@@ -145,8 +145,8 @@ class Calls:
 
     def run_steps(self, steps: Steps, touched: Sequence[Any], outputs: Sequence[Any], opts: Any) -> Any:
         """Execute a collective of several steps that reads and writes the tensors `touched`; returns a Work."""
-        if profiling.enabled() and not self._drawn:
-            with self._draw(steps.kind):
+        if profiling.enabled() and not self._recorded:
+            with self._record(steps.kind):
                 return self.run_steps(steps, touched, outputs, opts)
         self.calls_made += 1
         device = cuda().device(touched[0])

@@ -8,7 +8,7 @@ from typing import Any
 import torch.distributed.distributed_c10d as c10d
 
 from pycollective.torch.distributed import tensors
-from pycollective.torch.distributed.collectives import data_movement, reductions
+from pycollective.torch.distributed.collectives import data_movement, profiling, reductions
 from pycollective.torch.distributed.collectives.arguments import Together, options
 from pycollective.torch.distributed.collectives.calls import Calls
 from pycollective.torch.distributed.collectives.operators import operator
@@ -49,7 +49,8 @@ def _fused(group: Calls, inputs: Sequence[Any], opts: Any) -> Any:
     group.calls_made += 1
     op, scale = named[0]
     arrays = [(x, x) for x in data]
-    return group.fuse("allreduce", arrays, inputs, opts, finish if finishes else None, op=op, scale=scale)
+    with profiling.recorded("allreduce"):
+        return group.fuse("allreduce", arrays, inputs, opts, finish if finishes else None, op=op, scale=scale)
 
 
 def allgather_coalesced(group: Calls, outputs: Sequence[Sequence[Any]], inputs: Sequence[Any], opts: Any = None) -> Any:

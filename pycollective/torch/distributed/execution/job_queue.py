@@ -134,7 +134,7 @@ class JobQueue:
             raise
 
     def inside(self) -> bool:
-        """Return whether the caller is a job of this queue."""
+        """Return whether the caller is this queue's thread."""
         return threading.get_ident() == self._ident
 
     def require_outside(self) -> None:

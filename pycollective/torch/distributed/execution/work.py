@@ -148,6 +148,7 @@ class Work(dist.Work):
             self._settle((timeout.total_seconds() if isinstance(timeout, timedelta) else timeout) or None)
         if self._error is not None:
             raise self._error
+        self.waited_for = True
         return True
 
     def synchronize(self) -> None:

@@ -323,7 +323,7 @@ class Messages:
                     with self._turn:
                         if not self._closed:
                             self._advance()
-                except Error:  # has ended the group: whoever waits for a message raises it
+                except Error:  # has ended the group: callers that wait for a message raise it
                     return
                 nap, used = _LONGEST_NAP, time.monotonic()
             elif time.monotonic() - used < _REST_AFTER:

@@ -314,6 +314,22 @@ def _unawaited(world: World) -> None:
     assert (last == 1).all() and alive() is None
 
 
+def test_tensors_of_calls_that_were_waited_for_are_released() -> None:
+    run(2, _waited_for, gloo=False)
+
+
+def _waited_for(world: World) -> None:
+    alive = []
+    for i in range(6):
+        x, outs = torch.ones(4), [torch.ones(4) for _ in range(world.size)]
+        works = [dist.all_gather(outs, x, async_op=True), dist.all_reduce(x, async_op=True)]
+        works[0].wait()
+        works[1].wait(timedelta(seconds=20) if i % 2 else None)
+        alive += [weakref.ref(outs[0]), weakref.ref(x)]
+        del x, outs, works
+    assert sum(each() is not None for each in alive) <= 2  # of the newest calls
+
+
 def test_pending_calls_complete_when_the_group_is_destroyed() -> None:
     run(2, _destroyed, gloo=False)
 

@@ -268,15 +268,21 @@ def test_profiler() -> None:
 
 
 def _profiled(world: World) -> None:
+    from pycollective.torch.distributed import Options
+
     x = torch.ones(3)
+    fused = dist.new_group(pg_options=Options(engine=True))
     dist.all_reduce(x)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as trace:
         dist.all_reduce(x)
         dist.broadcast(x, 0, async_op=True).wait()
         dist.all_to_all_single(torch.empty(3), x)
         dist.barrier()
+        fused.allreduce_coalesced([x, torch.ones(2)])
     names = [event.name for event in trace.events() if event.name.startswith("pycollective:")]
-    assert names == [f"pycollective:{name}" for name in ("all_reduce", "broadcast", "all_to_all", "barrier")]
+    assert names == [
+        f"pycollective:{name}" for name in ("all_reduce", "broadcast", "all_to_all", "barrier", "all_reduce")
+    ]
 
 
 @pytest.mark.parametrize("n", [2, 3])
