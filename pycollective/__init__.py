@@ -12,9 +12,26 @@ Importing this module defines names and loads nothing; NumPy, MPI and the native
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
-from pycollective.errors import (
+
+def _find_compiled() -> None:
+    """Take all modules from an installed package, if there is one: sources that are not compiled lack the core."""
+    for folder in sys.path:
+        package = os.path.join(folder, "pycollective")
+        files = os.listdir(package) if os.path.isfile(os.path.join(package, "__init__.py")) else ()
+        if any(name.startswith("_core.") and name.endswith(".so") for name in files):
+            __path__[:] = [package]
+            return
+
+
+# A script in the root of a clone finds the sources before the installed package.
+if os.path.exists(os.path.join(os.path.dirname(__path__[0]), "CMakeLists.txt")):
+    _find_compiled()
+
+from pycollective.errors import (  # noqa: E402
     BootstrapError,
     CommunicatorError,
     Error,
