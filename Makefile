@@ -53,7 +53,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective be
 
 .DEFAULT_GOAL := help
 .PHONY: help install environments demo test integration durations mutants stress nightly release quick test-frameworks test-old-frameworks test-cuda test-ray test-ucx test-recipes versions newest wheels \
-  notebook course site asan faults fuzz dev bench lint stubs sass gpu-carry docs clean distclean
+  notebook course site asan faults fuzz dev bench editable lint stubs sass gpu-carry docs clean distclean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -65,13 +65,13 @@ environments: $(addprefix $(VENV)/.,frameworks cuda recipes ray notebook site wh
 demo: $(VENV)/.core $(VENV)/.demo ## data-parallel training under mpirun, then the topologies against Open MPI
 	$(PY) -m pycollective demo $(ARGS)
 
-test: $(VENV)/.installed $(VENV)/.torch ## the library's tests (ARGS="-k ring -x" is passed to pytest)
+test: $(CURRENT) $(VENV)/.torch ## the library's tests (ARGS="-k ring -x" is passed to pytest)
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not integration" $(ARGS)
 
-integration: $(VENV)/.installed $(VENV)/.torch ## the others: launchers, hosts, jobs, documents, programs, benchmarks, thread sanitizer
+integration: $(CURRENT) $(VENV)/.torch ## the others: launchers, hosts, jobs, documents, programs, benchmarks, thread sanitizer
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m integration $(ARGS)
 
-durations: $(VENV)/.installed $(VENV)/.torch ## what each test and each file of tests costs; build/durations.json has all
+durations: $(CURRENT) $(VENV)/.torch ## what each test and each file of tests costs; build/durations.json has all
 	mkdir -p build
 	PC_TEST_COSTS=$(abspath build/durations.json) PYTHONPATH=$(abspath tools) $(BIN)/pytest -q -n $(JOBS) --dist loadfile -p durations $(ARGS)
 
@@ -101,8 +101,8 @@ HOUSE := $(foreach check,$(CHECKS),$(BIN)/python tools/checks/$(check).py && )if
 # Installs only if nothing is installed; keeps an installation by `make dev`.
 quick: $(if $(wildcard $(BIN)/pytest),,$(VENV)/.installed $(VENV)/.torch) ## the most important tests of what is installed, and what an edit breaks most often, half a minute
 	@mkdir -p build # env: or ninja reports make's jobserver; [5-, [8-: of so many ranks
-	{ $(HOUSE); } >build/checks.log 2>&1 & env -u MAKEFLAGS $(BIN)/pytest -q -n $(JOBS) --dist loadfile $(QUICK) -k "not ([5- or [8-)" $(ARGS) \
-	  && wait $$! || { cat build/checks.log; exit 1; }
+	{ $(HOUSE); } >build/checks.log 2>&1 & env -u MAKEFLAGS $(BIN)/pytest -q -n $(JOBS) --dist loadfile $(QUICK) -k "not ([5- or [8-)" $(ARGS); \
+	  tests=$$?; wait $$! || { cat build/checks.log; exit 1; }; exit $$tests
 
 NOT_TORCH := $(addprefix tests/frameworks/,test_*.py tensorflow keras jax)
 
@@ -172,10 +172,12 @@ notebook: $(VENV)/.notebook ## examples/tour.ipynb from examples/tour.py, execut
 course: $(VENV)/.notebook $(VENV)/.torch ## the labs of examples/course, figures in course-out (ARGS="--quick", "--notebooks")
 	$(OUTER_MPI) $(NOTEBOOK) -I examples/course --out course-out $(ARGS)
 
-dev: $(VENV)/.needed ## an editable install: edits of Python take effect at once, edits of C++ are compiled at the next import
+dev: editable $(VENV)/.torch ## an editable install: edits of Python take effect at once, edits of C++ are compiled at the next import
+
+editable: $(VENV)/.needed
 	@$(call STEP,"compiling for development") $(PIP) -v install --no-build-isolation --no-deps --force-reinstall \
 	  -C editable.rebuild=true -C build-dir=build/dev -C cmake.define.PC_UNITY_BUILD=OFF -C cmake.define.PC_CUDA=OFF -e .
-	@rm -f $(VENV)/.core $(VENV)/.wheel $(VENV)/.installed # the next 'make test' reinstalls the package
+	@rm -f $(VENV)/.core $(VENV)/.wheel $(VENV)/.installed # the next 'make install' reinstalls the package
 	@# scikit-build-core adds the folder above, for bench and examples: other clones there could be imported.
 	@sed -i '\|^$(abspath ..)$$|d' $(VENV)/lib/python3*/site-packages/_editable_skbc_pycollective.pth
 	@touch $(VENV)/.dev

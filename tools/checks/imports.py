@@ -129,7 +129,8 @@ def main(home: Path, update: bool) -> int:
     known = read_circles(file)
     with tempfile.TemporaryDirectory() as folder:
         lay_out(home, Path(folder))
-        os.chdir(folder)  # the first folder that import-linter searches
+        os.chdir(folder)  # the first folder that import-linter searches, but for the finder of an editable install
+        sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in type(finder).__module__]
         status = lint_imports(str(HOME / "pyproject.toml"), no_cache=True, no_logo=True)
         graph = read_graph()
         problems = [*check_root(), *check_circles(graph, known, update)]
