@@ -60,7 +60,7 @@ def bench(
     arrays: Annotated[str, typer.Option(help="our arrays: numpy, torch (CPU tensors)")] = "numpy",
     in_place: Annotated[bool, typer.Option("--in-place", help="one array as input and output")] = False,
     align: Annotated[
-        str, typer.Option(metavar="random|page|N", help="where arrays begin in a page: N bytes after its begin")
+        str, typer.Option(metavar="random|page|N", help="where arrays begin in a page: N bytes after its beginning")
     ] = "random",
     fresh: Annotated[bool, typer.Option(help="write the input before every timed call")] = True,
     neighbours: Annotated[int, typer.Option(metavar="K", min=0, help="busy processes (nice 19) beside it")] = 0,

@@ -185,7 +185,9 @@ def _sweep(console: Console, out: Path, plot: bool) -> bool:
     theirs = next((library for library in ("openmpi", "mpich", "gloo") if library in libraries), "")
     console.print(pivot_table(session.rows, theirs, console.width))
     if theirs:
-        console.print(f"time, and how many times faster than {NAMES[theirs]}", style="dim")
+        console.print(
+            f"time, and how many times faster than {NAMES[theirs]} (median of interleaved rounds)", style="dim"
+        )
     out.mkdir(parents=True, exist_ok=True)
     (out / "sweep.json").write_text(to_json(session.result(short_options(options))))
     for path in plot_rows(session.rows, out, "png") if plot else ():

@@ -153,7 +153,7 @@ class Tuner:
 
 
 def _written(path: str) -> TextIO:
-    """The file, to write to; if that is impossible, nothing is written: the job goes on."""
+    """The file, to write to; if that is impossible, nothing is written, and the job continues."""
     try:
         return open(path, "w", newline="")
     except OSError as error:

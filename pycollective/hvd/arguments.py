@@ -13,6 +13,7 @@ T = TypeVar("T")
 
 Average, Sum, Adasum, Min, Max, Product = range(6)
 OPS = {Average: "avg", Sum: "sum", Min: "min", Max: "max", Product: "prod"}
+_NAMED = "Average, Sum, Adasum, Min, Max or Product"
 """The core's names."""
 
 
@@ -35,7 +36,7 @@ def operator_name(op: Any) -> str:
     try:
         return OPS[op]
     except (KeyError, TypeError):
-        raise ValueError(f"op must be Average, Sum, Adasum, Min, Max or Product, not {checks.shown(op)}") from None
+        raise ValueError(f"op must be {_NAMED}, not {checks.shown(op)}") from None
 
 
 def factor(given: Any, name: str) -> float:
@@ -63,6 +64,18 @@ def split_evenly(values: Sequence[T], parts: int) -> list[Sequence[T]]:
     return [values[start:end] for start, end in itertools.pairwise(starts)]
 
 
+def op_number(op: Any) -> int:
+    """The number of an operator, of any integer type.
+
+    Raises:
+        TypeError: not an integer.
+    """
+    try:
+        return op if type(op) is int else checks.integer(op, "op")
+    except TypeError:
+        checks.refuse_type("op", _NAMED, op)
+
+
 def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[int | None, bool | None], int]:
     """A function (op, average) -> operator, for functions that take both the current argument and the old one.
 
@@ -74,7 +87,7 @@ def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[int | 
 
     def operator_of(op: int | None, average: bool | None) -> int:
         if average is None:
-            return int(reduce_ops.Average) if op is None else op if type(op) is int else checks.integer(op, "op")
+            return int(reduce_ops.Average) if op is None else op_number(op)
         if op is not None:
             raise ValueError("op supersedes average: give only one of them")
         warnings.warn("average= was replaced by op=", DeprecationWarning, stacklevel=3)

@@ -14,7 +14,7 @@ import numpy as np
 from pycollective import checks
 from pycollective.engine import Item
 from pycollective.hvd import basics, handles
-from pycollective.hvd.arguments import OPS, Adasum, Average, Sum, factor, operator_name
+from pycollective.hvd.arguments import OPS, Adasum, Average, Sum, factor, op_number, operator_name
 from pycollective.hvd.process_sets import ProcessSet
 
 Output = Callable[[int, Sequence[int]], Any]
@@ -193,7 +193,7 @@ class ReduceScatter(HorovodOperation):
         Raises: as the others, and NotImplementedError: another operator.
         """
         self._factors()
-        if checks.integer(self.op, "op") not in (Average, Sum):
+        if op_number(self.op) not in (Average, Sum):
             raise NotImplementedError(f"reducescatter takes op=Average and op=Sum, not {self.op!r}")
 
     def items(self, label: str, process_set: ProcessSet, inputs: Sequence[Any], output: Output) -> list[Item]:

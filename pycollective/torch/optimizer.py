@@ -112,7 +112,8 @@ def unique_names(
     known = {id(p) for _, p in named}
     missing = [p for p in own if id(p) not in known]
     if missing:
-        raise ValueError(f"{len(missing)} of the optimizer's parameters are not in named_parameters")
+        shapes = ", ".join(str(tuple(p.shape)) for p in missing[:5])
+        raise ValueError(f"not in named_parameters, but of the optimizer: {len(missing)} parameters (shapes: {shapes})")
     mine = {id(p) for p in own}
     unique: dict[torch.Tensor, str] = {}
     for name, p in named:  # a tied parameter has its first name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -57,6 +58,25 @@ def pids_in(folder: Path, count: int) -> list[int]:
     """The pids that `count` ranks have written, one file each."""
     until(lambda: sum(file.read_text().endswith("\n") for file in folder.iterdir()) == count)
     return [int(word) for file in folder.iterdir() for word in file.read_text().split()]
+
+
+def test_a_program_in_the_root_of_a_clone(tmp_path: Path) -> None:
+    """Python finds the sources there, which lack the compiled core, before the installed package."""
+    (tmp_path / "CMakeLists.txt").touch()
+    (tmp_path / "pycollective").symlink_to(Path(__file__).parents[2] / "pycollective")
+    program = tmp_path / "program.py"
+    program.write_text("import numpy as np, pycollective as pc\nprint(pc.init().allreduce(np.ones(1)))")
+    done = run("-np", "2", str(program))
+    assert done.stdout == "[2.]\n" * 2, done.stderr
+
+
+def test_no_rank_alone_is_blamed_for_calls_that_differ(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import numpy as np, pycollective as pc\ncomm = pc.init()\ncomm.allreduce(np.ones(2 + comm.rank))"
+    )
+    last = run("-np", "2", str(program)).stderr.splitlines()[-1]
+    assert re.fullmatch(r"pycollective run: the ranks' calls differ; rank [01] .*: MismatchError: .*", last)
 
 
 def test_variables_and_success() -> None:

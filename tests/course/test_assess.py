@@ -175,8 +175,8 @@ def test_judge_of_gradients_that_are_equal_and_parameters_that_differ():
     run = run_of.Run(2, 0, 1.0, {0: record, 1: other}, {0: "training accuracy 0.5, validation accuracy: 0.7"})
     found = dict(judge.judge(run, Path("s.py"), (0.6, 0.6, 1)))
     assert found == {
-        "partition": "in step 1 ranks [0, 1] have equal gradients before the reduction, from equal images",
-        "broadcast": "in the end the parameters of ranks [1] are not those of rank 0",
+        "partition": "in step 1 ranks 0, 1 have equal gradients before the reduction, from equal images",
+        "broadcast": "in the end the parameters of rank 1 are not those of rank 0",
         "checkpoint": "rank 1 reads m: let rank 0 read and broadcast it",
         "accuracy": "the training accuracy is 0.5000, the target 0.6",
     }

@@ -14,7 +14,7 @@ def test_the_tour_runs_as_a_script():
     pytest.importorskip("matplotlib")
     written = launch(1, tour.SCRIPT, launcher="alone", env={"MPLBACKEND": "Agg"}).check()[0]
     assert re.search(r"^\d+ schedules are proved", written, re.M)
-    assert re.search(r"the contribution twice of rank 2, 3.*\[.*tour\.py:\d+\]$", written, re.M)
+    assert re.search(r"the contributions of ranks 2, 3 twice.*\[.*tour\.py:\d+\]$", written, re.M)
     assert len(re.findall(r"^ +\d+ KiB( +\d+\.\d µs){3}$", written, re.M)) == 3
 
 

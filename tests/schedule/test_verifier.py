@@ -199,12 +199,12 @@ def test_a_contribution_that_comes_twice_is_named_with_the_step_that_doubles_it(
     with pytest.raises(VerificationError) as caught:
         verify(compile_program(program(sum_that_is_not_simultaneous)))
     words = str(caught.value)
-    assert "rank 1, chunk 0: the result has the contribution twice of rank 1, 2, 3" in words
+    assert "rank 1, chunk 0: the result has the contributions of ranks 1, 2, 3 twice" in words
     assert "step 1 of rank 1 (chunk 0: " in words and "combines it with itself" in words
 
 
 def test_a_rank_left_out_is_named() -> None:
-    with pytest.raises(VerificationError, match="rank 3, chunk 0: the result lacks the contribution of rank 0, 1, 2"):
+    with pytest.raises(VerificationError, match="rank 3, chunk 0: the result lacks the contributions of ranks 0, 1, 2"):
         verify(compile_program(program(ranks_left_out)))
     with pytest.raises(VerificationError, match="rank 1, chunk 0: nothing is written to its output"):
         verify(compile_program(Program("broadcast", 2, 0)))

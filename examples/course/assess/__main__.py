@@ -60,7 +60,7 @@ def main() -> int:
     for check in CHECKS:
         wrong = [text for name, text in findings if name == check]
         result = "FAILED" if wrong else "passed" if check in judged(findings, done) else "-"
-        print(f"{check:12} {result:7} {' '.join(wrong)}".rstrip())
+        print(f"{check:12} {result:7} {'; '.join(wrong)}".rstrip())
     print(f"{args.script.name} on {args.ranks} ranks, {done.seconds:.0f} s: {'FAILED' if findings else 'passed'}")
     return int(bool(findings))
 

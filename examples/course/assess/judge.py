@@ -45,13 +45,13 @@ def _runs(done: Run, script: Path) -> Iterator[Finding]:
         where = re.compile(rf'{re.escape(str(script))}", line (\d+)')
         found = {rank: where.search(done.stacks.get(rank, "")) for rank in missing}
         places = ", ".join(f"rank {rank} is at line {line[1]}" for rank, line in found.items() if line)
-        ended = f"; ended: ranks {sorted(done.records)}" if done.records else ""
+        ended = f"; ended: {_ranks(sorted(done.records))}" if done.records else ""
         yield "runs", f"not done after {done.seconds:.0f} s: it waits forever, or is too slow: {places}{ended}"
     elif done.code:
         lines = [line.strip() for line in done.errors.splitlines() if line.strip(" -")]  # without mpirun's frames
         yield "runs", f"the job ended with exit code {done.code}: {' / '.join(lines[-3:])}"
     elif missing:
-        yield "runs", f"ranks {missing} ended without returning from the script"
+        yield "runs", f"{_ranks(missing)} ended without returning from the script"
 
 
 def _distributed(records: list[dict[str, Any]], ranks: int) -> Iterator[Finding]:
@@ -72,12 +72,12 @@ def _partition(records: list[dict[str, Any]]) -> Iterator[Finding]:
         if same:
             yield (
                 "partition",
-                f"in step {step} ranks {same} have equal gradients before the reduction, from equal images",
+                f"in step {step} {_ranks(same)} have equal gradients before the reduction, from equal images",
             )
             return
     all_of_them = [rank for rank, record in enumerate(records) if record["longest"] >= record["images"] > 0]
     if all_of_them:
-        yield "partition", f"ranks {all_of_them} pass over all {records[0]['images']} images in an epoch; {PARTITION}"
+        yield "partition", f"an epoch of {_ranks(all_of_them)} has all {records[0]['images']} images; {PARTITION}"
 
 
 def _broadcast(records: list[dict[str, Any]]) -> Iterator[Finding]:
@@ -85,7 +85,7 @@ def _broadcast(records: list[dict[str, Any]]) -> Iterator[Finding]:
         yield "broadcast", f"rank 0's state is never broadcast, so the ranks begin differently; {BROADCAST}"
     ends = [record["parameters"] for record in records]
     if differing := [rank for rank, end in enumerate(ends) if end != ends[0]]:
-        yield "broadcast", f"in the end the parameters of ranks {differing} are not those of rank 0"
+        yield "broadcast", f"in the end the parameters of {_ranks(differing)} are not those of rank 0"
 
 
 def _checkpoint(records: list[dict[str, Any]]) -> Iterator[Finding]:
@@ -114,7 +114,7 @@ def _accuracy(done: Run, targets: tuple[float, ...]) -> Iterator[Finding]:
             if not float(text) >= target:
                 yield "accuracy", f"the {name} accuracy is {float(text):.4f}, the target {target}"
     if others:
-        yield "runs", f"ranks {others} print the accuracies too: only rank 0 may"
+        yield "runs", f"the accuracies are printed by {_ranks(others)} too: only rank 0 may"
 
 
 def judged(findings: list[Finding], done: Run) -> set[str]:
@@ -123,3 +123,7 @@ def judged(findings: list[Finding], done: Run) -> set[str]:
         return {"runs"}
     made = set(CHECKS) - ({"partition", "broadcast"} if "distributed" in dict(findings) else set())
     return made if ACCURACIES.search(done.printed.get(0, "")) else made - {"accuracy"}
+
+
+def _ranks(numbers: list[int]) -> str:
+    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"

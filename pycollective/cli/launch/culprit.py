@@ -94,7 +94,9 @@ def first_and_culprit(ended: Sequence[Ended]) -> tuple[Ended, Ended] | None:
 
 
 def verdict(first: Ended, culprit: Ended) -> tuple[int, str]:
-    """The exit code of the job, and a sentence that names the culprit."""
+    """The exit code of the job, and a sentence that names the culprit: none alone if the ranks' calls differ."""
+    if culprit.text.startswith("MismatchError: "):
+        return culprit.exit_code, f"the ranks' calls differ; {culprit}"
     if culprit is first or culprit.failed:
         return culprit.exit_code, str(culprit)
     if culprit.text:  # it was stopped while it ended

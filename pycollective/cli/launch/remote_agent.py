@@ -116,10 +116,8 @@ class RemoteAgent:
     def _require_running(self) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self.process.wait(_END_SECONDS)
-            raise BootstrapError(
-                f"the agent ended with code {code} before it reported; it needs this Python and pycollective at the "
-                f"same path (tried: {self.tried})"
-            )
+            need = "it could not log in" if code == 255 else "it needs this Python and pycollective at the same path"
+            raise BootstrapError(f"the agent ended with code {code} before it reported: {need} (tried: {self.tried})")
 
 
 @dataclass

@@ -119,7 +119,7 @@ def resolve(operator: str | Op, dtype: str) -> Resolved:
     if isinstance(operator, Op):
         return Resolved(CUSTOM, operator.address(dtype), operator.compiled(dtype).identity, operator.name)
     if not isinstance(operator, str):
-        raise TypeError(f"op must be a name or pycollective.op(function), not {type(operator).__name__}")
+        raise TypeError(f"op must be {', '.join(NAMES)} or pycollective.op(function), not {type(operator).__name__}")
     return Resolved(number_of(operator), 0, 0, operator)
 
 

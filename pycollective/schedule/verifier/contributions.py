@@ -174,11 +174,11 @@ class _Execution:
             raise VerificationError(f"{title}: nothing is written to its output")
         expected = self.collective.contributors(rank, self.expected[chunk])
         faults = [
-            f"{what} of rank {_bits(mask)}"
-            for what, mask in (
-                ("lacks the contribution", expected & ~content.once),
-                ("has the contribution", content.once & ~expected),
-                ("has the contribution twice", content.more),
+            f"{verb} the {_contributions(mask)}{twice}"
+            for verb, mask, twice in (
+                ("lacks", expected & ~content.once, ""),
+                ("has", content.once & ~expected, ""),
+                ("has", content.more, " twice"),
             )
             if mask
         ]
@@ -186,8 +186,11 @@ class _Execution:
             faults = ["is never marked complete, so that postscale would be missing"]
         if faults:
             where = f", written by {step_name(self.schedule, *content.step)}" if content.step else ""
-            twice = content.doubled
-            doubled = f"; {step_name(self.schedule, *twice)} combines it with itself" if twice else ""
+            doubled = ""
+            if content.doubled:
+                same = content.doubled == content.step
+                who = ", which" if same else f"; {step_name(self.schedule, *content.doubled)}"
+                doubled = f"{who} combines it with itself"
             lines = [self.schedule.line(*step) for step in (content.step, content.doubled) if step]
             raise VerificationError(f"{title}: the result {' and '.join(faults)}{where}{doubled}", lines)
         return content
@@ -199,5 +202,6 @@ class _Execution:
         raise VerificationError(f"{self.schedule.title}: rank {rank}, chunk {chunk}: {name}: {what}", lines)
 
 
-def _bits(mask: int) -> str:
-    return ", ".join(str(rank) for rank in range(mask.bit_length()) if mask >> rank & 1)
+def _contributions(mask: int) -> str:
+    ranks = [str(rank) for rank in range(mask.bit_length()) if mask >> rank & 1]
+    return f"contribution{'s'[: len(ranks) - 1]} of rank{'s'[: len(ranks) - 1]} {', '.join(ranks)}"

@@ -13,7 +13,7 @@ import torch
 
 from pycollective import checks
 from pycollective.hvd import handles
-from pycollective.hvd.arguments import Average, Sum
+from pycollective.hvd.arguments import Average, Sum, op_number
 from pycollective.hvd.operations import Allgather, Alltoall, Broadcast
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.torch.hvd import calls
@@ -58,7 +58,7 @@ def sparse_allreduce_async(
     Raises:
         ValueError: another op.
     """
-    if checks.integer(op, "op") not in (Sum, Average):
+    if op_number(op) not in (Sum, Average):
         raise ValueError(f"op must be Sum or Average for sparse tensors, not {op}")
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.sparse_coo:
         checks.refuse_type("tensor", "a sparse COO tensor", tensor)
