@@ -32,11 +32,16 @@ CALL = (
     Stop(
         "csrc/bindings/calls/collective_calls.cpp",
         "collective",
-        "reads the memory of the array, makes the output, cuts both into the ranks' blocks",
+        "reads the memory of the array, makes the output; of collectives in blocks, cuts both",
     ),
     Stop("csrc/bindings/calls/team_call.cpp", "prepare", "checks both, looks up the plan of the call's signature"),
-    Stop("csrc/executor/cpu/calls.cpp", "begin", "numbers the call, and with windows agrees where the arrays are"),
+    Stop(
+        "csrc/executor/cpu/calls.cpp",
+        "proceed",
+        "begins the call (numbers it, and with windows agrees where the arrays are) and executes it",
+    ),
     Stop("csrc/executor/execute.h", "execute", "runs the steps: the same text on CPUs and GPUs"),
+    Stop("csrc/executor/cpu/group.h", "combine", "finds a step's memory, and adds or copies by the plan's kernel"),
 )
 GRADIENT = (
     Stop(
