@@ -48,6 +48,7 @@ STEP = $(PYTHON) tools/step.py $(1)
 
 # Compiling needs the cores, installing packages the network: they run in parallel.
 MAKEFLAGS += -j2
+unexport MAKEFLAGS # or ninja, which editable installs start, looks for make's jobserver
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective bench -type f -not -name '*.pyc')
 
@@ -82,10 +83,10 @@ stress: $(VENV)/.installed $(VENV)/.torch ## the tests many times beside busy pr
 	JOBS=$(JOBS) $(BIN)/python tools/stress.py $(ARGS)
 
 nightly: ## the long checks, recorded in tests/nightly.json: mutants, trials, sanitizers, notebooks, versions, wheels, an hour of fuzz (ARGS="asan")
-	env -u MAKEFLAGS -u ARGS $(PYTHON) tools/nightly.py $(ARGS)
+	env -u ARGS $(PYTHON) tools/nightly.py $(ARGS)
 
 release: ## all tiers, then a commit and a tag with the changelog's notes, and wheels in dist (VERSION=0.2.0, ARGS=--dry-run)
-	env -u MAKEFLAGS -u ARGS $(PYTHON) tools/release.py $(or $(VERSION),$(error VERSION=0.2.0 or the like)) $(ARGS)
+	env -u ARGS $(PYTHON) tools/release.py $(or $(VERSION),$(error VERSION=0.2.0 or the like)) $(ARGS)
 
 # A part of each layer: the language, every collective and its bits, messages, mismatches, the engine, hvd, SGD.
 QUICK := $(addprefix tests/,schedule/test_compiler.py schedule/test_verifier.py comm/test_settings_table.py \
@@ -100,8 +101,8 @@ HOUSE := $(foreach check,$(CHECKS),$(BIN)/python tools/checks/$(check).py && )if
 
 # Installs only if nothing is installed; keeps an installation by `make dev`.
 quick: $(if $(wildcard $(BIN)/pytest),,$(VENV)/.installed $(VENV)/.torch) ## the most important tests of what is installed, and what an edit breaks most often, half a minute
-	@mkdir -p build # env: or ninja reports make's jobserver; [5-, [8-: of so many ranks
-	{ $(HOUSE); } >build/checks.log 2>&1 & env -u MAKEFLAGS $(BIN)/pytest -q -n $(JOBS) --dist loadfile $(QUICK) -k "not ([5- or [8-)" $(ARGS); \
+	@mkdir -p build # [5-, [8-: of so many ranks
+	{ $(HOUSE); } >build/checks.log 2>&1 & $(BIN)/pytest -q -n $(JOBS) --dist loadfile $(QUICK) -k "not ([5- or [8-)" $(ARGS); \
 	  tests=$$?; wait $$! || { cat build/checks.log; exit 1; }; exit $$tests
 
 NOT_TORCH := $(addprefix tests/frameworks/,test_*.py tensorflow keras jax)
