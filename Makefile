@@ -66,13 +66,13 @@ environments: $(addprefix $(VENV)/.,frameworks cuda recipes ray notebook site wh
 demo: $(VENV)/.core $(VENV)/.demo ## data-parallel training under mpirun, then the topologies against Open MPI
 	$(PY) -m pycollective demo $(ARGS)
 
-test: $(CURRENT) $(VENV)/.torch ## the library's tests (ARGS="-k ring -x" is passed to pytest)
+test: $(VENV)/.installed $(VENV)/.torch ## the library's tests (ARGS="-k ring -x" is passed to pytest)
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not integration" $(ARGS)
 
-integration: $(CURRENT) $(VENV)/.torch ## the others: launchers, hosts, jobs, documents, programs, benchmarks, thread sanitizer
+integration: $(VENV)/.installed $(VENV)/.torch ## the others: launchers, hosts, jobs, documents, programs, benchmarks, thread sanitizer
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m integration $(ARGS)
 
-durations: $(CURRENT) $(VENV)/.torch ## what each test and each file of tests costs; build/durations.json has all
+durations: $(VENV)/.installed $(VENV)/.torch ## what each test and each file of tests costs; build/durations.json has all
 	mkdir -p build
 	PC_TEST_COSTS=$(abspath build/durations.json) PYTHONPATH=$(abspath tools) $(BIN)/pytest -q -n $(JOBS) --dist loadfile -p durations $(ARGS)
 
@@ -178,7 +178,7 @@ dev: editable $(VENV)/.torch ## an editable install: edits of Python take effect
 editable: $(VENV)/.needed
 	@$(call STEP,"compiling for development") $(PIP) -v install --no-build-isolation --no-deps --force-reinstall \
 	  -C editable.rebuild=true -C build-dir=build/dev -C cmake.define.PC_UNITY_BUILD=OFF -C cmake.define.PC_CUDA=OFF -e .
-	@rm -f $(VENV)/.core $(VENV)/.wheel $(VENV)/.installed # the next 'make install' reinstalls the package
+	@rm -f $(VENV)/.core $(VENV)/.wheel $(VENV)/.installed # the next 'make test' reinstalls the package
 	@# scikit-build-core adds the folder above, for bench and examples: other clones there could be imported.
 	@sed -i '\|^$(abspath ..)$$|d' $(VENV)/lib/python3*/site-packages/_editable_skbc_pycollective.pth
 	@touch $(VENV)/.dev
