@@ -77,7 +77,7 @@ def _partition(records: list[dict[str, Any]]) -> Iterator[Finding]:
             return
     all_of_them = [rank for rank, record in enumerate(records) if record["longest"] >= record["images"] > 0]
     if all_of_them:
-        yield "partition", f"an epoch of {_ranks(all_of_them)} has all {records[0]['images']} images; {PARTITION}"
+        yield "partition", f"an epoch of {_ranks(all_of_them)} is over all {records[0]['images']} images; {PARTITION}"
 
 
 def _broadcast(records: list[dict[str, Any]]) -> Iterator[Finding]:
