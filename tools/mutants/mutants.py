@@ -164,7 +164,7 @@ MUTANTS = (
     # -- schedules -----------------------------------------------------------------------------------------------------
     Mutant(
         "the verifier overlooks what is added twice", "pycollective/schedule/verifier/contributions.py",
-        '("has the contribution twice", content.more),', '("has the contribution twice", 0),', PROOFS,
+        '("has", content.more, " twice"),', '("has", 0, " twice"),', PROOFS,
     ),
     Mutant(
         "the verifier overlooks what is missing", "pycollective/schedule/verifier/contributions.py",
