@@ -69,16 +69,14 @@ def check_contributions(schedule: Schedule, order: list[tuple[int, int]]) -> Pro
     # A staged call may have one array as input and output, or two.
     both = {Placement.STAGED: (True, False), Placement.INPLACE: (True,)}
     for aliased in both.get(schedule.placement, (False,)):
-        execution = _Execution(schedule, aliased)
-        for rank, index in order:
-            execution.run(rank, index)
-        proven = execution.check_results()
+        proven = _Execution(schedule, aliased, order).check()
     return proven
 
 
 class _Execution:
-    def __init__(self, schedule: Schedule, aliased: bool) -> None:
+    def __init__(self, schedule: Schedule, aliased: bool, steps: list[tuple[int, int]]) -> None:
         self.schedule = schedule
+        self.steps = steps
         self.collective = COLLECTIVES[schedule.collective]
         self.root = schedule.root or 0
         self.aliased = aliased  # input and output are one array
@@ -94,6 +92,11 @@ class _Execution:
                     content = Content(1 << rank, 0, rank, rank, raw=True, complete=0)
                     self.holds[self.place(rank, IN, chunk)] = content
                     self.expected[chunk] |= 1 << rank
+
+    def check(self) -> ProvenOrder:
+        for rank, index in self.steps:
+            self.run(rank, index)
+        return self.check_results()
 
     def place(self, rank: int, place: int, chunk: int) -> tuple[int, int, int]:
         """The memory of a place."""
@@ -191,9 +194,26 @@ class _Execution:
                 same = content.doubled == content.step
                 who = ", which" if same else f"; {step_name(self.schedule, *content.doubled)}"
                 doubled = f"{who} combines it with itself"
-            lines = [self.schedule.line(*step) for step in (content.step, content.doubled) if step]
-            raise VerificationError(f"{title}: the result {' and '.join(faults)}{where}{doubled}", lines)
+            lost, loser = self.loss(expected & ~content.once, chunk)
+            lines = [self.schedule.line(*step) for step in (content.step, content.doubled, loser) if step]
+            raise VerificationError(f"{title}: the result {' and '.join(faults)}{where}{doubled}{lost}", lines)
         return content
+
+    def loss(self, missing: int, chunk: int) -> tuple[str, tuple[int, int] | None]:
+        """What became of the first missing contribution, and the step that read it last."""
+        if not missing:
+            return "", None
+        one = missing & -missing
+        again, last = _Execution(self.schedule, self.aliased, self.steps), None
+        for rank, index in self.steps:
+            step = self.schedule.ranks[rank].steps[index]
+            read = [again.holds.get(again.place(source.rank, source.place, chunk)) for source in step.sources]
+            if step.chunk == chunk and step.kind != RECV and any(found.once & one for found in read if found):
+                last = (rank, index)
+            again.run(rank, index)
+        if last is None:
+            return f"; no step on the way to a result reads the {_contributions(one)}", None
+        return f"; the {_contributions(one)} is last read by {step_name(self.schedule, *last)}", last
 
     def fail(self, rank: int, index: int, what: str) -> NoReturn:
         chunk = self.schedule.ranks[rank].steps[index].chunk
