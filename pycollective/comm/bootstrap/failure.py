@@ -6,9 +6,11 @@ The peers are given it when the rank's communicators are closed at exit. `pycoll
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import stat
 import sys
+from collections.abc import Callable
 from types import TracebackType
 
 from pycollective import _core
@@ -35,11 +37,26 @@ def watch(rank: int) -> None:
             _tell_launcher(blamed, _text_of(error))
             if hasattr(error, "add_note"):
                 error.add_note(f"raised on rank {rank}")
-        previous(kind, error, trace)
+        _in_one_piece(lambda: previous(kind, error, trace))
         if here and not hasattr(error, "add_note"):  # Python 3.10
             print(f"raised on rank {rank}", file=sys.stderr)
 
     sys.excepthook = report
+
+
+def _in_one_piece(show: Callable[[], None]) -> None:
+    """Write what `show` prints by one call: of ranks that fail at once, the lines of tracebacks would get mixed."""
+    stream = sys.stderr
+    if stream is None or stream.isatty():
+        show()  # colours and width are those of a terminal
+        return
+    text = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(text):
+            show()
+    finally:
+        stream.write(text.getvalue())
+        stream.flush()
 
 
 def ends() -> None:
