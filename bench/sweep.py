@@ -6,6 +6,7 @@ outputs' paths, empty for none.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -104,7 +105,7 @@ def run(options: Options, outputs: Outputs) -> bool:
     if not shown:
         return True
     if not outputs.for_machines:
-        if not console.is_terminal:  # columns are kept instead of folded at 80 characters
+        if not (console.is_terminal or "COLUMNS" in os.environ):  # columns are kept instead of folded at 80 characters
             console.width = max(console.width, 140)
         console.print(row_table(session.rows, console.width))
     console.print(live.summary(), highlight=False)

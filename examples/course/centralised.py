@@ -120,7 +120,7 @@ bars = {"busiest_rank": "busiest rank", "mean_rank": "mean of the ranks", "busie
 for shift, (key, label) in zip((-0.27, 0, 0.27), bars.items(), strict=True):
     axes[0, 0].bar(places + shift, [table[method][key] for method in METHODS], 0.27, label=label)
 axes[0, 0].set(title="traffic per step / bytes of the parameters")
-lab.legend(axes[0, 0], ncols=1)
+axes[0, 0].legend(loc="upper right")  # only the bars on the left are that high
 for axis, key, title in ((axes[0, 1], "milliseconds", "measured: ms per step"), (axes[1, 0], "percent", "accuracy, %")):
     for place, values in enumerate(table[method][key] for method in METHODS):
         axis.plot([place] * len(values), values, "o", color="C0", alpha=0.5)

@@ -16,6 +16,7 @@ from pycollective import graphs
 from pycollective.optim import DistributedSGD, GossipSGD, consensus_distance
 
 args = lab.start("Gossip: predicted and measured contraction, and training with neighbours only.", ranks=8)
+data = lab.dataset(args)
 GRAPHS = [graphs.ring, graphs.star, graphs.exponential, graphs.one_peer, graphs.complete]
 GRAPHS += [graphs.random_pairs(seed=1), graphs.random_regular(degree=3, seed=1)]
 SEEDS = range(2 if args.quick else 5)
@@ -81,7 +82,6 @@ for graph in lab.track(GRAPHS, "mixing", total=len(GRAPHS)):
 # A small network on the data, each rank with its share. At the end the ranks' models are averaged once.
 
 # %%
-data = lab.dataset(args)
 train_x, test_x = network.flat(data.train_x), network.flat(data.test_x)
 
 

@@ -141,7 +141,8 @@ for name, (path, seconds, samples, excess) in reversed(runs.items()):
 axes[0, 0].set_title("the loss, and the paths on it")
 figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
 for place, label in zip(axes.flat[1:], ("steps", "images seen", "seconds"), strict=True):
-    place.set(xlabel=label, ylabel="loss - minimum", xscale="log", yscale="log", ylim=(1e-6, 2))
+    place.set(title=f"loss against {label}", xlabel=label, ylabel="loss - minimum")
+    place.set(xscale="log", yscale="log", ylim=(1e-6, 2))
 lab.save(figure, "lab1_gradient_descent", args)
 
 # %%

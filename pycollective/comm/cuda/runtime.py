@@ -18,8 +18,8 @@ def why_not() -> str | None:
     except ImportError as error:
         if "pycollective._cuda" in str(error):
             return (
-                "pycollective was installed without its GPU side: there was no GPU, or no nvcc (12.4 or newer), when "
-                "it was built; with the CUDA toolkit, `PC_CUDA=ON pip install .` in a clone builds it"
+                "pycollective was installed without its GPU side (no GPU, no nvcc 12.4 or newer, or PC_CUDA=OFF); with "
+                "the CUDA toolkit, `PC_CUDA=ON pip install .` in a clone builds it"
             )
         return f"pycollective's GPU side does not load: {error}"
     reason: str | None = module.why_no_device()
