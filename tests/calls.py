@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import inspect
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -108,3 +110,24 @@ def on_ranks(n: int, parts: list[Part]) -> list[list[Any]]:
     """Runs the parts in sequence on every rank of a world of threads; results[part][rank]."""
     by_rank = local_world(n).run(lambda comm: [part(comm) for part in parts])
     return [list(results) for results in zip(*by_rank, strict=True)]
+
+
+def on_each_rank(n: int | None = None) -> Callable[[Callable[..., object]], Callable[..., None]]:
+    """Makes a test of a function whose first argument is a communicator: it runs on each rank of a world of threads.
+
+    n: number of ranks; None: the test's parameter `n`.
+    """
+
+    def decorate(body: Callable[..., object]) -> Callable[..., None]:
+        signature = inspect.signature(body)
+        signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+
+        @functools.wraps(body)
+        def test(*args: Any, **options: Any) -> None:
+            size = n or signature.bind(*args, **options).arguments["n"]
+            local_world(size).run(lambda comm: body(comm, *args, **options))
+
+        test.__signature__ = signature  # type: ignore[attr-defined]
+        return test
+
+    return decorate

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import MOVING, REDUCING, call, expected, has
+from calls import MOVING, REDUCING, call, expected, has, on_each_rank
 from processes import run
 from reference import TOPOLOGIES, contributions
 
@@ -148,37 +148,33 @@ def test_a_rank_that_stops_while_one_is_made_is_late(hosts: tuple[int, ...]) -> 
     local_world(3, hosts=hosts).run(body)
 
 
-def test_calls_of_different_communicators_do_not_mix() -> None:
-    def body(comm: Communicator) -> None:
-        twin = comm.dup()
-        assert (twin.rank, twin.size, twin.world_ranks) == (comm.rank, comm.size, comm.world_ranks)
-        first, second = comm.iallreduce(np.ones(9)), twin.iallgather(np.ones(2))
-        if comm.rank % 2:
-            second.wait(20)
-        first.wait(20)
+@on_each_rank(3)
+def test_calls_of_different_communicators_do_not_mix(comm: Communicator) -> None:
+    twin = comm.dup()
+    assert (twin.rank, twin.size, twin.world_ranks) == (comm.rank, comm.size, comm.world_ranks)
+    first, second = comm.iallreduce(np.ones(9)), twin.iallgather(np.ones(2))
+    if comm.rank % 2:
         second.wait(20)
-        twin.free()
-        comm.barrier()
+    first.wait(20)
+    second.wait(20)
+    twin.free()
+    comm.barrier()
 
-    local_world(3).run(body)
 
-
-def test_names_and_numbers() -> None:
-    def body(comm: Communicator) -> None:
-        part = comm.split(0, name="gradients")
-        assert part is not None
-        assert part.name == "gradients"
-        assert repr(part) == f"<Communicator 'gradients': rank {comm.rank} of 2>"
-        assert (comm.local_rank, comm.local_size, comm.cross_rank, comm.cross_size) == (comm.rank, 2, 0, 1)
-        assert (part.local_rank, part.local_size, part.cross_rank, part.cross_size) == (comm.rank, 2, 0, 1)
-        with pytest.raises(ValueError, match=r"gradients|not a rank"):
-            part.broadcast(np.ones(2), 5)
-        if comm.rank == 0:
-            with pytest.raises(pycollective.TimeoutError, match="communicator 'gradients'"):
-                part.barrier(timeout=0.1)
-        comm.barrier()  # rank 1 keeps its part until then
-
-    local_world(2).run(body)
+@on_each_rank(2)
+def test_names_and_numbers(comm: Communicator) -> None:
+    part = comm.split(0, name="gradients")
+    assert part is not None
+    assert part.name == "gradients"
+    assert repr(part) == f"<Communicator 'gradients': rank {comm.rank} of 2>"
+    assert (comm.local_rank, comm.local_size, comm.cross_rank, comm.cross_size) == (comm.rank, 2, 0, 1)
+    assert (part.local_rank, part.local_size, part.cross_rank, part.cross_size) == (comm.rank, 2, 0, 1)
+    with pytest.raises(ValueError, match=r"gradients|not a rank"):
+        part.broadcast(np.ones(2), 5)
+    if comm.rank == 0:
+        with pytest.raises(pycollective.TimeoutError, match="communicator 'gradients'"):
+            part.barrier(timeout=0.1)
+    comm.barrier()  # rank 1 keeps its part until then
 
 
 def work_in_threads(comm: Communicator, link: Connection | None, own: bool) -> None:
@@ -253,13 +249,11 @@ def explain_path(comm: Communicator) -> None:
         comm.explain("allredcue", 8)
 
 
-def test_explain_sends_nothing() -> None:
-    def body(comm: Communicator) -> None:
-        if comm.rank == 0:
-            explain_path(comm)
-        comm.barrier()
-
-    local_world(2).run(body)
+@on_each_rank(2)
+def test_explain_sends_nothing(comm: Communicator) -> None:
+    if comm.rank == 0:
+        explain_path(comm)
+    comm.barrier()
 
 
 # -- nothing is left -----------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import MOVING, REDUCING, call, expected, has, sum_that
+from calls import MOVING, REDUCING, call, expected, has, on_each_rank, sum_that
 from processes import run
 from reference import TOPOLOGIES, Array, contributions
 from speed import deadline
@@ -31,27 +31,24 @@ COUNTS = (5, 60_000)
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize("n", [1, 2, 4])
-def test_every_form_gives_the_result_of_the_blocking_one(n: int, topology: str) -> None:
+@on_each_rank()
+def test_every_form_gives_the_result_of_the_blocking_one(comm: Communicator, n: int, topology: str) -> None:
     collectives = [name for name in (*REDUCING, *MOVING) if has(topology, name)]
     data = {count: contributions("int16", "sum", n, count) for count in COUNTS}
-
-    def body(comm: Communicator) -> None:
-        started: list[tuple[str, Array | None, Handle]] = []
-        for count in COUNTS:
-            for collective in collectives:
-                x = data[count][comm.rank]
-                handle = call(comm, f"i{collective}", x, n - 1, topology=topology)
-                started.append((collective, expected(collective, data[count], n - 1, comm.rank), handle))
-        barrier = comm.ibarrier(topology=topology)
-        for collective, right, handle in reversed(started):
-            handle.wait(20)
-            assert handle.test()
-            got = handle.result()
-            assert got is None if right is None else got.tobytes() == right.tobytes(), collective
-        barrier.wait(20)
-        assert barrier.result() is None
-
-    local_world(n).run(body)
+    started: list[tuple[str, Array | None, Handle]] = []
+    for count in COUNTS:
+        for collective in collectives:
+            x = data[count][comm.rank]
+            handle = call(comm, f"i{collective}", x, n - 1, topology=topology)
+            started.append((collective, expected(collective, data[count], n - 1, comm.rank), handle))
+    barrier = comm.ibarrier(topology=topology)
+    for collective, right, handle in reversed(started):
+        handle.wait(20)
+        assert handle.test()
+        got = handle.result()
+        assert got is None if right is None else got.tobytes() == right.tobytes(), collective
+    barrier.wait(20)
+    assert barrier.result() is None
 
 
 @pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="its shadow memory is larger than any limit")
@@ -91,15 +88,13 @@ def _refused() -> None:
     assert comm.iallreduce(x, out=x, prescale=2.0).result(20)[0] == 2
 
 
-def test_v_forms() -> None:
-    def body(comm: Communicator) -> None:
-        rows = [3, 0, 2]
-        gathered = comm.iallgatherv(np.full(rows[comm.rank], comm.rank), rows)
-        swapped = comm.ialltoallv(np.full(6, comm.rank), [1, 2, 3])
-        assert gathered.result(20).tolist() == [0, 0, 0, 2, 2]
-        assert swapped.result(20).tolist() == [rank for rank in range(3) for _ in range(comm.rank + 1)]
-
-    local_world(3).run(body)
+@on_each_rank(3)
+def test_v_forms(comm: Communicator) -> None:
+    rows = [3, 0, 2]
+    gathered = comm.iallgatherv(np.full(rows[comm.rank], comm.rank), rows)
+    swapped = comm.ialltoallv(np.full(6, comm.rank), [1, 2, 3])
+    assert gathered.result(20).tolist() == [0, 0, 0, 2, 2]
+    assert swapped.result(20).tolist() == [rank for rank in range(3) for _ in range(comm.rank + 1)]
 
 
 def many_in_flight(comm: Communicator, link: Connection | None) -> None:
@@ -148,63 +143,52 @@ def test_several_communicators_in_different_orders() -> None:
     run(4, several_communicators)
 
 
-def test_dropped_handles_complete() -> None:
+@on_each_rank(3)
+def test_dropped_handles_complete(comm: Communicator) -> None:
     """Without a wait, their arrays live until they have completed, and the results arrive."""
-
-    def body(comm: Communicator) -> None:
-        kept = [np.zeros(30_000) for _ in range(20)]
-        for turn, out in enumerate(kept):
-            comm.iallreduce(np.full(30_000, float(turn)), out=out)
-        gc.collect()
-        comm.barrier()  # queued behind them
-        for turn, out in enumerate(kept):
-            assert (out == 3 * turn).all()
-
-    local_world(3).run(body)
+    kept = [np.zeros(30_000) for _ in range(20)]
+    for turn, out in enumerate(kept):
+        comm.iallreduce(np.full(30_000, float(turn)), out=out)
+    gc.collect()
+    comm.barrier()  # queued behind them
+    for turn, out in enumerate(kept):
+        assert (out == 3 * turn).all()
 
 
-def test_arrays_are_released_when_the_call_has_completed() -> None:
-    def body(comm: Communicator) -> None:
-        x = np.ones(1000)
-        gone = weakref.ref(x)
-        handle = comm.iallreduce(x)
-        del x
-        handle.wait(20)
-        deadline = time.monotonic() + 5
-        while gone() is not None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert gone() is None, "the finished call holds its input"
-        assert (handle.result() == 2).all()
-
-    local_world(2).run(body)
+@on_each_rank(2)
+def test_arrays_are_released_when_the_call_has_completed(comm: Communicator) -> None:
+    x = np.ones(1000)
+    gone = weakref.ref(x)
+    handle = comm.iallreduce(x)
+    del x
+    handle.wait(20)
+    deadline = time.monotonic() + 5
+    while gone() is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert gone() is None, "the finished call holds its input"
+    assert (handle.result() == 2).all()
 
 
-def test_the_result_arrives_without_a_wait() -> None:
+@on_each_rank(3)
+def test_the_result_arrives_without_a_wait(comm: Communicator) -> None:
     """test() becomes true without a wait: the progress thread does not need the caller."""
-
-    def body(comm: Communicator) -> None:
-        handle = comm.iallreduce(np.ones(200_000))
-        deadline = time.monotonic() + 20
-        while not handle.test():
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
-        assert (handle.result(0) == 3).all()
-
-    local_world(3).run(body)
+    handle = comm.iallreduce(np.ones(200_000))
+    deadline = time.monotonic() + 20
+    while not handle.test():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    assert (handle.result(0) == 3).all()
 
 
-def test_a_wait_runs_the_call() -> None:
+@on_each_rank(2)
+def test_a_wait_runs_the_call(comm: Communicator) -> None:
     """In the waiting thread, if that comes before the background thread looks; else it runs there."""
-
-    def body(comm: Communicator) -> None:
-        threads: set[int] = set()
-        op, kept = sum_that(lambda: threads.add(threading.get_ident()))
-        for _ in range(50):
-            assert comm.iallreduce(np.ones(3), op=op).result(20).tolist() == [2, 2, 2]
-        assert threading.get_ident() in threads
-        del kept
-
-    local_world(2).run(body)
+    threads: set[int] = set()
+    op, kept = sum_that(lambda: threads.add(threading.get_ident()))
+    for _ in range(50):
+        assert comm.iallreduce(np.ones(3), op=op).result(20).tolist() == [2, 2, 2]
+    assert threading.get_ident() in threads
+    del kept
 
 
 def test_a_call_goes_on_after_a_wait_that_was_too_short() -> None:
@@ -230,25 +214,22 @@ def test_a_call_goes_on_after_a_wait_that_was_too_short() -> None:
     local_world(2).run(body)
 
 
-def test_threads_wait_for_different_handles() -> None:
+@on_each_rank(2)
+def test_threads_wait_for_different_handles(comm: Communicator) -> None:
     """The thread that runs a communicator's calls may leave when its own is done: another one continues."""
+    for turn in range(50):
+        handles = [comm.iallreduce(np.full(2_000, turn + i)) for i in range(3)]
+        found: dict[int, float] = {}
 
-    def body(comm: Communicator) -> None:
-        for turn in range(50):
-            handles = [comm.iallreduce(np.full(2_000, turn + i)) for i in range(3)]
-            found: dict[int, float] = {}
+        def wait(i: int, handles: list[Any] = handles, found: dict[int, float] = found) -> None:
+            found[i] = handles[i].result(20)[0]
 
-            def wait(i: int, handles: list[Any] = handles, found: dict[int, float] = found) -> None:
-                found[i] = handles[i].result(20)[0]
-
-            threads = [threading.Thread(target=wait, args=(i,)) for i in (2, 0, 1)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            assert found == {i: 2 * (turn + i) for i in range(3)}
-
-    local_world(2).run(body)
+        threads = [threading.Thread(target=wait, args=(i,)) for i in (2, 0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == {i: 2 * (turn + i) for i in range(3)}
 
 
 def idle(comm: Communicator, link: Connection | None) -> None:
@@ -343,20 +324,18 @@ def test_handles_are_awaited_while_other_tasks_run() -> None:
     assert min(local_world(2).run(body)) > 10
 
 
-def test_several_threads_may_wait_for_one_handle() -> None:
-    def body(comm: Communicator) -> None:
-        if comm.rank == 0:
-            time.sleep(0.1)
-        handle = comm.iallreduce(np.ones(10))
-        found: list[Any] = []
-        threads = [threading.Thread(target=lambda: found.append(handle.result(20)[0])) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert found == [2.0] * 4
-
-    local_world(2).run(body)
+@on_each_rank(2)
+def test_several_threads_may_wait_for_one_handle(comm: Communicator) -> None:
+    if comm.rank == 0:
+        time.sleep(0.1)
+    handle = comm.iallreduce(np.ones(10))
+    found: list[Any] = []
+    threads = [threading.Thread(target=lambda: found.append(handle.result(20)[0])) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [2.0] * 4
 
 
 def test_the_error_of_a_call_comes_from_its_handle_every_time() -> None:
@@ -376,16 +355,13 @@ def test_the_error_of_a_call_comes_from_its_handle_every_time() -> None:
         local_world(2).run(body)
 
 
-def test_a_blocking_call_keeps_its_order() -> None:
+@on_each_rank(3)
+def test_a_blocking_call_keeps_its_order(comm: Communicator) -> None:
     """Started after a nonblocking call, it runs after it, on ranks that wait and ranks that do not."""
-
-    def body(comm: Communicator) -> None:
-        for turn in range(100):
-            x = np.full(50, turn)
-            handle = comm.iallreduce(x)
-            if (turn + comm.rank) % 3 == 0:
-                handle.wait(20)
-            assert comm.allreduce(np.full(3, -turn), op="min")[0] == -turn
-            assert handle.result(20)[0] == 3 * turn
-
-    local_world(3).run(body)
+    for turn in range(100):
+        x = np.full(50, turn)
+        handle = comm.iallreduce(x)
+        if (turn + comm.rank) % 3 == 0:
+            handle.wait(20)
+        assert comm.allreduce(np.full(3, -turn), op="min")[0] == -turn
+        assert handle.result(20)[0] == 3 * turn

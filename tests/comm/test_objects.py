@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import on_each_rank
 
 import pycollective as pc
 from launch import on_two_host_names
@@ -19,21 +20,18 @@ VALUE = {"text": "é", "numbers": [1, 2.5], "none": None, "long": b"x" * 100_000
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_each_rank_gets_its_object(n: int) -> None:
+@on_each_rank()
+def test_each_rank_gets_its_object(comm: pc.Communicator, n: int) -> None:
     root = n - 1
-
-    def body(comm: pc.Communicator) -> None:
-        me = comm.rank
-        got = comm.broadcast_object(VALUE if me == root else None, root)
-        assert got == VALUE and (got is VALUE) == (me == root)
-        own = ["own"] * me
-        all_of_them = comm.allgather_object(own)
-        assert all_of_them == [["own"] * rank for rank in range(n)] and all_of_them[me] is not own
-        assert comm.gather_object((me, VALUE), root) == ([(r, VALUE) for r in range(n)] if me == root else None)
-        assert comm.scatter_object([(r, VALUE) for r in range(n)] if me == root else None, root) == (me, VALUE)
-        assert comm.scatter_object(iter(range(n)), 0) == me  # read on the root only
-
-    pc.local_world(n).run(body)
+    me = comm.rank
+    got = comm.broadcast_object(VALUE if me == root else None, root)
+    assert got == VALUE and (got is VALUE) == (me == root)
+    own = ["own"] * me
+    all_of_them = comm.allgather_object(own)
+    assert all_of_them == [["own"] * rank for rank in range(n)] and all_of_them[me] is not own
+    assert comm.gather_object((me, VALUE), root) == ([(r, VALUE) for r in range(n)] if me == root else None)
+    assert comm.scatter_object([(r, VALUE) for r in range(n)] if me == root else None, root) == (me, VALUE)
+    assert comm.scatter_object(iter(range(n)), 0) == me  # read on the root only
 
 
 class Awkward(Exception):
@@ -70,17 +68,15 @@ FORMS: dict[str, Callable[[pc.Communicator, Any], Any]] = {
         (Refuses(Awkward(3, "pink")), Awkward, pc.Error, "3 pink elephants"),
     ],
 )
+@on_each_rank(3)
 def test_an_unpicklable_object_is_an_error_on_every_rank(
-    form: str, bad: Any, error: type[Exception], elsewhere: type[Exception], text: str
+    comm: pc.Communicator, form: str, bad: Any, error: type[Exception], elsewhere: type[Exception], text: str
 ) -> None:
-    def body(comm: pc.Communicator) -> None:
-        with pytest.raises(error if comm.rank == 1 else elsewhere, match=text) as caught:
-            FORMS[form](comm, bad)
-        if comm.rank != 1 and hasattr(caught.value, "__notes__"):
-            assert "raised on rank 1" in caught.value.__notes__
-        assert comm.allreduce(1) == 3  # the communicator remains usable
-
-    pc.local_world(3).run(body)
+    with pytest.raises(error if comm.rank == 1 else elsewhere, match=text) as caught:
+        FORMS[form](comm, bad)
+    if comm.rank != 1 and hasattr(caught.value, "__notes__"):
+        assert "raised on rank 1" in caught.value.__notes__
+    assert comm.allreduce(1) == 3  # the communicator remains usable
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -95,35 +91,28 @@ def test_a_pickle_that_is_too_long_is_an_error_on_every_rank(form: str, monkeypa
 
 
 @pytest.mark.parametrize("values", [3, [1], [1, 2, 3], "ab", None])
-def test_a_scatter_needs_one_object_for_each_rank(values: Any) -> None:
-    def body(comm: pc.Communicator) -> None:
-        with pytest.raises((TypeError, ValueError), match="values must be"):
-            comm.scatter_object(values if comm.rank == 0 else None)
-
-    pc.local_world(2).run(body)
+@on_each_rank(2)
+def test_a_scatter_needs_one_object_for_each_rank(comm: pc.Communicator, values: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="values must be"):
+        comm.scatter_object(values if comm.rank == 0 else None)
 
 
 @pytest.mark.parametrize("root", [-1, 2, 0.5, "0", True])
-def test_a_root_that_is_not_a_rank_is_refused(root: Any) -> None:
-    def body(comm: pc.Communicator) -> None:
-        for call in (comm.broadcast_object, comm.gather_object, comm.scatter_object):
-            with pytest.raises((TypeError, ValueError), match="root must be"):
-                call([1, 2], root)
-
-    pc.local_world(2).run(body)
+@on_each_rank(2)
+def test_a_root_that_is_not_a_rank_is_refused(comm: pc.Communicator, root: Any) -> None:
+    for call in (comm.broadcast_object, comm.gather_object, comm.scatter_object):
+        with pytest.raises((TypeError, ValueError), match="root must be"):
+            call([1, 2], root)
 
 
-def test_ranks_in_different_calls_get_a_mismatch() -> None:
+@on_each_rank(2)
+def test_ranks_in_different_calls_get_a_mismatch(comm: pc.Communicator) -> None:
     """Both calls begin with the same small allgather."""
-
-    def body(comm: pc.Communicator) -> None:
-        with pytest.raises(pc.MismatchError, match="gather_object to 1"):
-            if comm.rank == 0:
-                comm.allgather_object(1)
-            else:
-                comm.gather_object(1, 1)
-
-    pc.local_world(2).run(body)
+    with pytest.raises(pc.MismatchError, match="gather_object to 1"):
+        if comm.rank == 0:
+            comm.allgather_object(1)
+        else:
+            comm.gather_object(1, 1)
 
 
 def test_a_deadline() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import MOVING, REDUCING, call
+from calls import MOVING, REDUCING, call, on_each_rank
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import DTYPES, contributions
@@ -83,33 +83,30 @@ def test_no_python_runs(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     given_out=st.booleans(),
     offset=st.integers(0, 3),
 )
+@on_each_rank(2)
 def test_a_tensor_gives_the_bits_of_an_array(
-    dtype: str, shape: tuple[int, ...], name: str, op: str, given_out: bool, offset: int
+    comm: Communicator, dtype: str, shape: tuple[int, ...], name: str, op: str, given_out: bool, offset: int
 ) -> None:
     size = int(np.prod(shape, dtype=int))
     xs = contributions(dtype, op, 2, size + offset)[:, offset:].reshape(2, *shape)
     options = {"op": op} if name in (*REDUCING, "scan", "exscan") else {}
-
-    def body(comm: Communicator) -> None:
-        mine = xs[comm.rank].copy()
-        whole = tensor(np.concatenate([np.zeros(offset, mine.dtype), mine.reshape(-1)]))
-        x = whole[offset:].reshape(shape)  # a view behind the start of its storage
-        before = bits(x)
-        right = call(comm, name, mine, 1, **options)
-        out = torch.zeros(right.shape, dtype=x.dtype) if given_out and right is not None else None
-        got = call(comm, name, x, 1, out, **options)
-        adapted = call(comm, name, torch.stack([x, x], -1)[..., 0], 1, **options)  # which Python adapts
-        later = call(comm, f"i{name}", x, 1, **options).result(20)
-        for found in (got, adapted, later):
-            assert (found is None) == (right is None)
-            if right is not None:
-                assert bits(found) == right.tobytes()
-                assert (found.shape, found.dtype, type(found)) == (right.shape, x.dtype, torch.Tensor)
-                assert found.stride() == torch.empty(right.shape).stride() and not found.requires_grad
-        assert out is None or got is out
-        assert bits(x) == before
-
-    local_world(2).run(body)
+    mine = xs[comm.rank].copy()
+    whole = tensor(np.concatenate([np.zeros(offset, mine.dtype), mine.reshape(-1)]))
+    x = whole[offset:].reshape(shape)  # a view behind the start of its storage
+    before = bits(x)
+    right = call(comm, name, mine, 1, **options)
+    out = torch.zeros(right.shape, dtype=x.dtype) if given_out and right is not None else None
+    got = call(comm, name, x, 1, out, **options)
+    adapted = call(comm, name, torch.stack([x, x], -1)[..., 0], 1, **options)  # which Python adapts
+    later = call(comm, f"i{name}", x, 1, **options).result(20)
+    for found in (got, adapted, later):
+        assert (found is None) == (right is None)
+        if right is not None:
+            assert bits(found) == right.tobytes()
+            assert (found.shape, found.dtype, type(found)) == (right.shape, x.dtype, torch.Tensor)
+            assert found.stride() == torch.empty(right.shape).stride() and not found.requires_grad
+    assert out is None or got is out
+    assert bits(x) == before
 
 
 class Renamed(torch.Tensor):  # type: ignore[misc]
@@ -181,107 +178,97 @@ def values_of(x: Any) -> np.ndarray[Any, Any]:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("what", ODD)
-def test_odd_arrays_are_taken_or_refused(what: str) -> None:
+@on_each_rank(2)
+def test_odd_arrays_are_taken_or_refused(comm: Communicator, what: str) -> None:
     make, error, out_error = ODD[what]
 
-    def body(comm: Communicator) -> None:
-        def attempt(name: str, x: Any, out: Any = None) -> Any:
-            made = getattr(comm, name)(x, out=out)
-            return made.result(20) if name.startswith("i") else made
+    def attempt(name: str, x: Any, out: Any = None) -> Any:
+        made = getattr(comm, name)(x, out=out)
+        return made.result(20) if name.startswith("i") else made
 
-        names = [f"{i}{name}" for name in (*LIKE_INPUT, "reduce_scatter", "allgather", "alltoall") for i in ("", "i")]
-        for name in names:
-            if error is not None:
-                with pytest.raises(error):
-                    attempt(name, make())
-            else:
-                found, right = attempt(name, make()), attempt(name, values_of(make()))
-                assert type(found) is (np.ndarray if what == "a list" else torch.Tensor), name
-                assert (values_of(found).tobytes(), tuple(found.shape)) == (right.tobytes(), right.shape), name
-        for name in names[: 2 * len(LIKE_INPUT)]:
-            out = make()
-            if out_error is not None:
-                with pytest.raises(out_error):
-                    attempt(name, torch.ones(3), out)
-            else:
-                found = attempt(name, torch.ones(3), out)
-                assert found is out or out is None
-                assert values_of(found).tolist() == attempt(name, np.ones((*found.shape,), np.float32)).tolist(), name
-        comm.barrier()
-
-    local_world(2).run(body)
-
-
-def test_odd_messages_are_taken_or_refused() -> None:
-    def body(comm: Communicator) -> None:
-        peer = 1 - comm.rank
-        for what in ("negative bit", "parameter", "requires grad"):
-            make, error, out_error = ODD[what]
-            if error is not None:
-                with pytest.raises(error):
-                    comm.isend(make(), peer)
-            else:
-                sent = comm.isend(make(), peer)
-                assert bits(comm.recv(torch.zeros(3), peer)) == bits(make().resolve_neg())
-                sent.wait(20)
+    names = [f"{i}{name}" for name in (*LIKE_INPUT, "reduce_scatter", "allgather", "alltoall") for i in ("", "i")]
+    for name in names:
+        if error is not None:
+            with pytest.raises(error):
+                attempt(name, make())
+        else:
+            found, right = attempt(name, make()), attempt(name, values_of(make()))
+            assert type(found) is (np.ndarray if what == "a list" else torch.Tensor), name
+            assert (values_of(found).tobytes(), tuple(found.shape)) == (right.tobytes(), right.shape), name
+    for name in names[: 2 * len(LIKE_INPUT)]:
+        out = make()
+        if out_error is not None:
             with pytest.raises(out_error):
-                comm.recv(make(), peer)
-
-    local_world(2).run(body)
-
-
-def test_a_tensor_of_a_batch_has_no_memory_of_its_own() -> None:
-    def body(comm: Communicator) -> None:
-        with pytest.raises((RuntimeError, BufferError)):
-            torch.vmap(lambda x: comm.allreduce(x))(torch.ones(2, 3))
-
-    local_world(1).run(body)
+                attempt(name, torch.ones(3), out)
+        else:
+            found = attempt(name, torch.ones(3), out)
+            assert found is out or out is None
+            assert values_of(found).tolist() == attempt(name, np.ones((*found.shape,), np.float32)).tolist(), name
+    comm.barrier()
 
 
-def test_torch_modes() -> None:
+@on_each_rank(2)
+def test_odd_messages_are_taken_or_refused(comm: Communicator) -> None:
+    peer = 1 - comm.rank
+    for what in ("negative bit", "parameter", "requires grad"):
+        make, error, out_error = ODD[what]
+        if error is not None:
+            with pytest.raises(error):
+                comm.isend(make(), peer)
+        else:
+            sent = comm.isend(make(), peer)
+            assert bits(comm.recv(torch.zeros(3), peer)) == bits(make().resolve_neg())
+            sent.wait(20)
+        with pytest.raises(out_error):
+            comm.recv(make(), peer)
+
+
+@on_each_rank(1)
+def test_a_tensor_of_a_batch_has_no_memory_of_its_own(comm: Communicator) -> None:
+    with pytest.raises((RuntimeError, BufferError)):
+        torch.vmap(lambda x: comm.allreduce(x))(torch.ones(2, 3))
+
+
+@on_each_rank(2)
+def test_torch_modes(comm: Communicator) -> None:
     """Where torch makes other tensors than usual, so do the calls."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    def body(comm: Communicator) -> None:
-        with torch.inference_mode():
-            assert comm.allreduce(torch.ones(3)).is_inference()
-        x = torch.ones(3)
-        with FakeTensorMode(allow_non_fake_inputs=True), pytest.raises(TypeError):
-            comm.allreduce(x)
-        with torch.device("meta"):
-            assert comm.allgather(x).tolist() == [1.0] * 6
-
-    local_world(2).run(body)
+    with torch.inference_mode():
+        assert comm.allreduce(torch.ones(3)).is_inference()
+    x = torch.ones(3)
+    with FakeTensorMode(allow_non_fake_inputs=True), pytest.raises(TypeError):
+        comm.allreduce(x)
+    with torch.device("meta"):
+        assert comm.allgather(x).tolist() == [1.0] * 6
 
 
-def test_wrong_arguments_are_refused() -> None:
-    def body(comm: Communicator) -> None:
-        x = torch.ones(4)
-        read_only = np.ones(4, np.float32)
-        read_only.flags.writeable = False
-        for out in (torch.ones(5), torch.ones(4, dtype=torch.float64), read_only, x[1:], [0.0] * 4, np.ones(4, ">f4")):
-            for name in ("allreduce", "broadcast", "alltoall"):
-                with pytest.raises((ValueError, TypeError)):
-                    getattr(comm, name)(x, out=out)
-        with pytest.raises(ValueError, match="in place"):
-            comm.alltoall(x, out=x)
-        for counts in ([1], [4, -1], [3, 3], [4.0, 4], [1 << 63, 4], "44", [1 << 62, 1 << 62], 5):
+@on_each_rank(2)
+def test_wrong_arguments_are_refused(comm: Communicator) -> None:
+    x = torch.ones(4)
+    read_only = np.ones(4, np.float32)
+    read_only.flags.writeable = False
+    for out in (torch.ones(5), torch.ones(4, dtype=torch.float64), read_only, x[1:], [0.0] * 4, np.ones(4, ">f4")):
+        for name in ("allreduce", "broadcast", "alltoall"):
             with pytest.raises((ValueError, TypeError)):
-                comm.allgatherv(x, counts)
-            with pytest.raises((ValueError, TypeError)):
-                comm.alltoallv(x, counts)
-        for counts in ([2], [2, -2], [2.0, 2], [1 << 63, 0], "22"):
-            with pytest.raises((ValueError, TypeError)):
-                comm.alltoallv(x, [2, 2], counts)
-        for named in ({"counts": [4, 4]}, {"counts": None}):
-            assert comm.allgatherv(x, out=np.empty(8, np.float32), **named).sum() == 8
-            with pytest.raises(TypeError):
-                comm.allgatherv(x, [4, 4], **named)
-        with pytest.raises(MismatchError, match=r"rank 0 sends 2 rows to rank 1, which expects 3"):
-            comm.alltoallv(x, [2, 2], recv_counts=[3, 2] if comm.rank else None)
-        assert comm.alltoallv(x, recv_counts=[2, 2], send_counts=[2, 2]).tolist() == [1.0] * 4
-
-    local_world(2).run(body)
+                getattr(comm, name)(x, out=out)
+    with pytest.raises(ValueError, match="in place"):
+        comm.alltoall(x, out=x)
+    for counts in ([1], [4, -1], [3, 3], [4.0, 4], [1 << 63, 4], "44", [1 << 62, 1 << 62], 5):
+        with pytest.raises((ValueError, TypeError)):
+            comm.allgatherv(x, counts)
+        with pytest.raises((ValueError, TypeError)):
+            comm.alltoallv(x, counts)
+    for counts in ([2], [2, -2], [2.0, 2], [1 << 63, 0], "22"):
+        with pytest.raises((ValueError, TypeError)):
+            comm.alltoallv(x, [2, 2], counts)
+    for named in ({"counts": [4, 4]}, {"counts": None}):
+        assert comm.allgatherv(x, out=np.empty(8, np.float32), **named).sum() == 8
+        with pytest.raises(TypeError):
+            comm.allgatherv(x, [4, 4], **named)
+    with pytest.raises(MismatchError, match=r"rank 0 sends 2 rows to rank 1, which expects 3"):
+        comm.alltoallv(x, [2, 2], recv_counts=[3, 2] if comm.rank else None)
+    assert comm.alltoallv(x, recv_counts=[2, 2], send_counts=[2, 2]).tolist() == [1.0] * 4
 
 
 def refused(attempt: Callable[[], Any]) -> None:
@@ -293,38 +280,36 @@ def references(*objects: Any) -> list[int]:
     return [sys.getrefcount(found) for found in objects]
 
 
-def test_references_are_returned() -> None:
-    def body(comm: Communicator) -> None:
-        x, out, array = torch.ones(6), torch.ones(6), np.ones(6, np.float32)
-        attempts: list[Callable[[], Any]] = [
-            lambda: comm.allreduce(x, out=out),
-            lambda: comm.allreduce(x),
-            lambda: comm.allgather(x),
-            lambda: comm.reduce_scatter(x),
-            lambda: comm.iallreduce(x, out=out).wait(20),
-            lambda: comm.iallgather(x).result(20),
-            lambda: comm.allgatherv(x, [6, 6]),
-            lambda: comm.alltoallv(x, [3, 3]),
-            lambda: comm.ibarrier().wait(20),
-            lambda: comm.allreduce(x, out=array),
-            lambda: comm.iallreduce(array, out=out).wait(20),
-            lambda: refused(lambda: comm.allreduce(x, out=array[1:])),
-            lambda: refused(lambda: comm.iallreduce(x, out=array[1:])),
-        ]
-        for attempt in attempts:
+@on_each_rank(2)
+def test_references_are_returned(comm: Communicator) -> None:
+    x, out, array = torch.ones(6), torch.ones(6), np.ones(6, np.float32)
+    attempts: list[Callable[[], Any]] = [
+        lambda: comm.allreduce(x, out=out),
+        lambda: comm.allreduce(x),
+        lambda: comm.allgather(x),
+        lambda: comm.reduce_scatter(x),
+        lambda: comm.iallreduce(x, out=out).wait(20),
+        lambda: comm.iallgather(x).result(20),
+        lambda: comm.allgatherv(x, [6, 6]),
+        lambda: comm.alltoallv(x, [3, 3]),
+        lambda: comm.ibarrier().wait(20),
+        lambda: comm.allreduce(x, out=array),
+        lambda: comm.iallreduce(array, out=out).wait(20),
+        lambda: refused(lambda: comm.allreduce(x, out=array[1:])),
+        lambda: refused(lambda: comm.iallreduce(x, out=array[1:])),
+    ]
+    for attempt in attempts:
+        attempt()
+        comm.barrier()
+        gc.collect()
+        before = references(x, out, array, None, torch.Tensor)
+        for _ in range(20):
             attempt()
-            comm.barrier()
-            gc.collect()
-            before = references(x, out, array, None, torch.Tensor)
-            for _ in range(20):
-                attempt()
-            comm.barrier()  # behind the last nonblocking call
-            deadline = time.monotonic() + 5
-            while references(x, out, array) != before[:3] and time.monotonic() < deadline:
-                time.sleep(0.001)  # the progress thread releases arrays
-            assert references(x, out, array) == before[:3]
-
-    local_world(2).run(body)
+        comm.barrier()  # behind the last nonblocking call
+        deadline = time.monotonic() + 5
+        while references(x, out, array) != before[:3] and time.monotonic() < deadline:
+            time.sleep(0.001)  # the progress thread releases arrays
+        assert references(x, out, array) == before[:3]
 
 
 @pytest.mark.parametrize("nonblocking", [False, True])
@@ -458,54 +443,46 @@ def test_another_library_with_the_exchange_api_is_read_by_c_code() -> None:
     assert kind.counts["described"] and not kind.counts["exported"]
 
 
-def test_its_outputs_and_results_are_made_by_python() -> None:
+@on_each_rank(2)
+def test_its_outputs_and_results_are_made_by_python(comm: Communicator) -> None:
     """The API does not report whether an array is read-only."""
     kind = library()
-
-    def body(comm: Communicator) -> None:
-        memory = np.ones((2, 3), np.float32)
-        assert (comm.allreduce(kind(memory)) == 2).all()
-        out = kind(np.zeros((2, 3), np.float32))
-        assert comm.allreduce(memory, out=out) is out
-        assert (out.memory == 2).all()
-        assert comm.allreduce(out, out=out) is out
-        assert (out.memory == 4).all()
-        out.memory.flags.writeable = False
-        for x in (memory, out):
-            with pytest.raises(ValueError, match="read-only"):
-                comm.allreduce(x, out=out)
-
-    local_world(2).run(body)
+    memory = np.ones((2, 3), np.float32)
+    assert (comm.allreduce(kind(memory)) == 2).all()
+    out = kind(np.zeros((2, 3), np.float32))
+    assert comm.allreduce(memory, out=out) is out
+    assert (out.memory == 2).all()
+    assert comm.allreduce(out, out=out) is out
+    assert (out.memory == 4).all()
+    out.memory.flags.writeable = False
+    for x in (memory, out):
+        with pytest.raises(ValueError, match="read-only"):
+            comm.allreduce(x, out=out)
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_library_that_describes_wrongly_is_read_through_dlpack(what: str) -> None:
+@on_each_rank(1)
+def test_a_library_that_describes_wrongly_is_read_through_dlpack(comm: Communicator, what: str) -> None:
     kind = library(**BROKEN[what])
-
-    def body(comm: Communicator) -> None:
-        x, out = np.arange(6, dtype=np.float32).reshape(2, 3), np.zeros((2, 3), np.float32)
-        for attempt in (
-            lambda: comm.allreduce(kind(x), out=out),
-            lambda: comm.alltoall(kind(x), out=out),
-            lambda: comm.iallgather(kind(x), out=out).result(20),
-        ):
-            kind.counts["exported"] = 0
-            out[:] = -1
-            assert attempt().tolist() == x.tolist()
-            assert kind.counts["exported"]
-
-    local_world(1).run(body)
+    x, out = np.arange(6, dtype=np.float32).reshape(2, 3), np.zeros((2, 3), np.float32)
+    for attempt in (
+        lambda: comm.allreduce(kind(x), out=out),
+        lambda: comm.alltoall(kind(x), out=out),
+        lambda: comm.iallgather(kind(x), out=out).result(20),
+    ):
+        kind.counts["exported"] = 0
+        out[:] = -1
+        assert attempt().tolist() == x.tolist()
+        assert kind.counts["exported"]
 
 
-def test_a_subclass_may_override_dlpack() -> None:
+@on_each_rank(2)
+def test_a_subclass_may_override_dlpack(comm: Communicator) -> None:
     """Its own `__dlpack__` counts, not the API that it inherits."""
 
     class Tripled(library()):  # type: ignore[misc]
         def __dlpack__(self, **options: Any) -> Any:
             return (3 * self.memory).__dlpack__(**options)
 
-    def body(comm: Communicator) -> None:
-        x = np.ones((2, 3), np.float32)
-        assert (comm.allreduce(Tripled(x), out=np.zeros_like(x)) == 6).all()
-
-    local_world(2).run(body)
+    x = np.ones((2, 3), np.float32)
+    assert (comm.allreduce(Tripled(x), out=np.zeros_like(x)) == 6).all()

@@ -9,8 +9,9 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 import pytest
+from calls import on_each_rank
 from processes import run
-from reference import DTYPES, Array, contributions
+from reference import DTYPES, contributions
 
 from pycollective import Communicator, TimeoutError, local_world
 
@@ -19,60 +20,50 @@ SIZES = (0, 1, 100, 4095, 4096, 4097, 8192, 50_000)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_type(dtype: str) -> None:
+@on_each_rank(2)
+def test_every_type(comm: Communicator, dtype: str) -> None:
     xs = contributions(dtype, "max", 2, 70_001)
-
-    def body(comm: Communicator) -> None:
-        for count in (0, 1, 70_001):
-            if comm.rank == 0:
-                comm.send(xs[0, :count], 1)
-            else:
-                out = np.empty(count, xs.dtype)
-                assert comm.recv(out, 0) is out
-                assert out.tobytes() == xs[0, :count].tobytes()
-
-    local_world(2).run(body)
+    for count in (0, 1, 70_001):
+        if comm.rank == 0:
+            comm.send(xs[0, :count], 1)
+        else:
+            out = np.empty(count, xs.dtype)
+            assert comm.recv(out, 0) is out
+            assert out.tobytes() == xs[0, :count].tobytes()
 
 
 @pytest.mark.parametrize("count", SIZES)
-def test_messages_arrive_in_order(count: int) -> None:
-    def body(comm: Communicator) -> None:
-        for turn in range(12):
-            if comm.rank == 0:
-                comm.send(np.full(count, float(turn)), 1)
-            else:
-                if turn % 5 == 0:
-                    time.sleep(0.002)
-                assert (comm.recv(np.empty(count), 0) == turn).all()
-
-    local_world(2).run(body)
-
-
-def test_small_messages_do_not_wait_for_the_receiver() -> None:
-    """Both send first, then receive; two such messages at a time."""
-
-    def body(comm: Communicator) -> None:
-        other = 1 - comm.rank
-        for turn in range(20):
-            for part in range(2):
-                comm.send(np.full(4096, 10.0 * turn + part), other, timeout=5)
-            for part in range(2):
-                assert comm.recv(np.empty(4096), other)[0] == 10 * turn + part
-
-    local_world(2).run(body)
-
-
-def test_a_large_message_waits() -> None:
-    def body(comm: Communicator) -> None:
+@on_each_rank(2)
+def test_messages_arrive_in_order(comm: Communicator, count: int) -> None:
+    for turn in range(12):
         if comm.rank == 0:
-            started = time.monotonic()
-            comm.send(np.ones(100_000), 1)
-            assert time.monotonic() - started > 0.2
+            comm.send(np.full(count, float(turn)), 1)
         else:
-            time.sleep(0.25)
-            comm.recv(np.empty(100_000), 0)
+            if turn % 5 == 0:
+                time.sleep(0.002)
+            assert (comm.recv(np.empty(count), 0) == turn).all()
 
-    local_world(2).run(body)
+
+@on_each_rank(2)
+def test_small_messages_do_not_wait_for_the_receiver(comm: Communicator) -> None:
+    """Both send first, then receive; two such messages at a time."""
+    other = 1 - comm.rank
+    for turn in range(20):
+        for part in range(2):
+            comm.send(np.full(4096, 10.0 * turn + part), other, timeout=5)
+        for part in range(2):
+            assert comm.recv(np.empty(4096), other)[0] == 10 * turn + part
+
+
+@on_each_rank(2)
+def test_a_large_message_waits(comm: Communicator) -> None:
+    if comm.rank == 0:
+        started = time.monotonic()
+        comm.send(np.ones(100_000), 1)
+        assert time.monotonic() - started > 0.2
+    else:
+        time.sleep(0.25)
+        comm.recv(np.empty(100_000), 0)
 
 
 def exchange_with_all(comm: Communicator, link: Connection | None) -> None:
@@ -124,20 +115,18 @@ def test_a_token_goes_round() -> None:
     assert run(4, round_the_ring)[0] == 50 * 6
 
 
-def test_windows_and_views_and_mixed_blocking() -> None:
-    def body(comm: Communicator) -> None:
-        window = comm.empty(60_000)
-        if comm.rank == 0:
-            window[:] = np.arange(60_000)
-            first = comm.isend(window[7:50_007], 1)
-            comm.send(window[:3], 1)  # queued behind
-            first.wait(20)
-        else:
-            time.sleep(0.01)
-            assert comm.recv(window[100:50_100], 0)[49_999] == 50_006
-            assert comm.recv(np.empty(3), 0).tolist() == [0, 1, 2]
-
-    local_world(2).run(body)
+@on_each_rank(2)
+def test_windows_and_views_and_mixed_blocking(comm: Communicator) -> None:
+    window = comm.empty(60_000)
+    if comm.rank == 0:
+        window[:] = np.arange(60_000)
+        first = comm.isend(window[7:50_007], 1)
+        comm.send(window[:3], 1)  # queued behind
+        first.wait(20)
+    else:
+        time.sleep(0.01)
+        assert comm.recv(window[100:50_100], 0)[49_999] == 50_006
+        assert comm.recv(np.empty(3), 0).tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("call", "lacks"), [("recv", "sent"), ("send", "received")])
@@ -160,16 +149,14 @@ def test_a_message_to_the_rank_itself() -> None:
         local_world(2).run(lambda comm: comm.send(np.ones(3), comm.rank))
 
 
-def test_strided_and_other_inputs() -> None:
-    def body(comm: Communicator) -> Array | None:
-        if comm.rank == 0:
-            comm.send(np.arange(10.0)[::2], 1)
-            comm.send([1, 2, 3], 1)
-            comm.send(4.5, 1)
-            return None
-        assert comm.recv(np.empty(5), 0).tolist() == [0, 2, 4, 6, 8]
-        assert comm.recv(np.empty(3, np.int64), 0).tolist() == [1, 2, 3]
-        assert comm.recv(np.empty(()), 0) == 4.5
+@on_each_rank(2)
+def test_strided_and_other_inputs(comm: Communicator) -> None:
+    if comm.rank == 0:
+        comm.send(np.arange(10.0)[::2], 1)
+        comm.send([1, 2, 3], 1)
+        comm.send(4.5, 1)
         return None
-
-    local_world(2).run(body)
+    assert comm.recv(np.empty(5), 0).tolist() == [0, 2, 4, 6, 8]
+    assert comm.recv(np.empty(3, np.int64), 0).tolist() == [1, 2, 3]
+    assert comm.recv(np.empty(()), 0) == 4.5
+    return None

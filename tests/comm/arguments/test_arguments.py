@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import ROOTED
+from calls import ROOTED, on_each_rank
 
 import pycollective
 from pycollective import Communicator, CommunicatorError, TopologyError, local_world
@@ -86,16 +86,13 @@ WRONG: dict[str, tuple[Attempt, type[Exception] | tuple[type[Exception], ...], s
 
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize("nonblocking", [False, True])
-def test_before_sending(name: str, nonblocking: bool) -> None:
+@on_each_rank(2)
+def test_before_sending(comm: Communicator, name: str, nonblocking: bool) -> None:
     attempt, error, reason = WRONG[name]
-
-    def body(comm: Communicator) -> None:
-        caller: Any = Nonblocking(comm) if nonblocking else comm
-        with pytest.raises(error, match=reason):
-            attempt(caller)
-        assert comm.allreduce(X)[5] == 10
-
-    local_world(2).run(body)
+    caller: Any = Nonblocking(comm) if nonblocking else comm
+    with pytest.raises(error, match=reason):
+        attempt(caller)
+    assert comm.allreduce(X)[5] == 10
 
 
 class Nonblocking:
@@ -111,79 +108,69 @@ class Nonblocking:
 
 @pytest.mark.parametrize("collective", ROOTED)
 @pytest.mark.parametrize("root", [-1, 2, 100])
-def test_roots_out_of_range(collective: str, root: int) -> None:
-    def body(comm: Communicator) -> None:
-        with pytest.raises(ValueError, match=f"root {root} is not a rank of this communicator of 2"):
-            getattr(comm, collective)(X, root)
-        with pytest.raises(TypeError):
-            getattr(comm, collective)(X, "0")
-        with pytest.raises(TypeError):
-            getattr(comm, collective)(X, 1.0)
-        getattr(comm, collective)(X, np.int64(1))
-
-    local_world(2).run(body)
+@on_each_rank(2)
+def test_roots_out_of_range(comm: Communicator, collective: str, root: int) -> None:
+    with pytest.raises(ValueError, match=f"root {root} is not a rank of this communicator of 2"):
+        getattr(comm, collective)(X, root)
+    with pytest.raises(TypeError):
+        getattr(comm, collective)(X, "0")
+    with pytest.raises(TypeError):
+        getattr(comm, collective)(X, 1.0)
+    getattr(comm, collective)(X, np.int64(1))
 
 
 @pytest.mark.parametrize("where", ["plain", "window"])
-def test_overlaps_that_are_not_in_place(where: str) -> None:
-    def body(comm: Communicator) -> None:
-        memory = comm.empty(9000) if where == "window" else np.zeros(9000)
-        memory[:] = 1
-        for shift in (1, 7, 100):
-            x, out = memory[:4000], memory[shift : 4000 + shift]
-            for first, second in ((x, out), (out, x)):
-                with pytest.raises(ValueError, match="overlap without being in place"):
-                    comm.allreduce(first, out=second)
-        for wrong in ((1000 * (1 - comm.rank)), 500):
+@on_each_rank(2)
+def test_overlaps_that_are_not_in_place(comm: Communicator, where: str) -> None:
+    memory = comm.empty(9000) if where == "window" else np.zeros(9000)
+    memory[:] = 1
+    for shift in (1, 7, 100):
+        x, out = memory[:4000], memory[shift : 4000 + shift]
+        for first, second in ((x, out), (out, x)):
             with pytest.raises(ValueError, match="overlap without being in place"):
-                comm.allgather(memory[wrong : wrong + 1000], out=memory[:2000])
-            with pytest.raises(ValueError, match="overlap without being in place"):
-                comm.reduce_scatter(memory[:2000], out=memory[wrong : wrong + 1000])
-        memory[:1000] = comm.rank  # a broadcast that is not refused would be visible
+                comm.allreduce(first, out=second)
+    for wrong in ((1000 * (1 - comm.rank)), 500):
         with pytest.raises(ValueError, match="overlap without being in place"):
-            comm.broadcast(memory[:4000], comm.rank, memory[500:4500])
-        assert (memory[:1000] == comm.rank).all()
-        assert (memory[1000:] == 1).all()
-        assert comm.allreduce(memory[:4000], out=memory[4000:8000])[1000] == 2
+            comm.allgather(memory[wrong : wrong + 1000], out=memory[:2000])
+        with pytest.raises(ValueError, match="overlap without being in place"):
+            comm.reduce_scatter(memory[:2000], out=memory[wrong : wrong + 1000])
+    memory[:1000] = comm.rank  # a broadcast that is not refused would be visible
+    with pytest.raises(ValueError, match="overlap without being in place"):
+        comm.broadcast(memory[:4000], comm.rank, memory[500:4500])
+    assert (memory[:1000] == comm.rank).all()
+    assert (memory[1000:] == 1).all()
+    assert comm.allreduce(memory[:4000], out=memory[4000:8000])[1000] == 2
 
-    local_world(2).run(body)
 
-
-def test_arguments_by_name() -> None:
-    def body(comm: Communicator) -> None:
-        out, name = np.empty(3), "".join(["o", "ut"])  # a string that is not interned
-        assert comm.allreduce(x=np.ones(3), **{name: out}, op="max") is out
-        assert comm.iallreduce([3], **{"".join(["o", "p"]): "max"}).result(20) == 3
-        assert comm.broadcast(root=1, x=np.full(3, comm.rank))[0] == 1
-        assert comm.mix(np.ones(3), step=0, graph=lambda rank, size, step: {rank: 1.0})[0] == 1
-        with pytest.raises(TypeError, match="multiple values for argument 'out'"):
-            comm.allreduce(np.ones(3), out, **{name: out})
-
-    local_world(2).run(body)
+@on_each_rank(2)
+def test_arguments_by_name(comm: Communicator) -> None:
+    out, name = np.empty(3), "".join(["o", "ut"])  # a string that is not interned
+    assert comm.allreduce(x=np.ones(3), **{name: out}, op="max") is out
+    assert comm.iallreduce([3], **{"".join(["o", "p"]): "max"}).result(20) == 3
+    assert comm.broadcast(root=1, x=np.full(3, comm.rank))[0] == 1
+    assert comm.mix(np.ones(3), step=0, graph=lambda rank, size, step: {rank: 1.0})[0] == 1
+    with pytest.raises(TypeError, match="multiple values for argument 'out'"):
+        comm.allreduce(np.ones(3), out, **{name: out})
 
 
 @pytest.mark.parametrize("x", [np.ones(3), [1.0] * 3], ids=["array", "list"])
-def test_out_is_not_used_where_there_is_no_result(x: Any) -> None:
-    def body(comm: Communicator) -> None:
-        for call in (comm.reduce, comm.gather):
-            assert (call(x, 0, None if comm.rank == 0 else "anything") is None) == (comm.rank > 0)  # type: ignore[operator]
-
-    local_world(2).run(body)
+@on_each_rank(2)
+def test_out_is_not_used_where_there_is_no_result(comm: Communicator, x: Any) -> None:
+    for call in (comm.reduce, comm.gather):
+        assert (call(x, 0, None if comm.rank == 0 else "anything") is None) == (comm.rank > 0)  # type: ignore[operator]
 
 
-def test_calls_on_a_freed_communicator() -> None:
-    def body(comm: Communicator) -> None:
-        other = comm.dup()
-        comm.barrier()
-        comm.free()
-        comm.free()
-        for later in (lambda: comm.allreduce(X), lambda: comm.barrier(), lambda: comm.iallreduce(X), lambda: comm.dup(),
-                      lambda: comm.empty(3), lambda: comm.send(X, 1 - comm.rank), lambda: comm.shrink(1)):  # fmt: skip
-            with pytest.raises(CommunicatorError, match="freed"):
-                later()
-        other.barrier()
-
-    local_world(2).run(body)
+@on_each_rank(2)
+def test_calls_on_a_freed_communicator(comm: Communicator) -> None:
+    other = comm.dup()
+    comm.barrier()
+    comm.free()
+    comm.free()
+    for later in (lambda: comm.allreduce(X), lambda: comm.barrier(), lambda: comm.iallreduce(X), lambda: comm.dup(),
+                  lambda: comm.empty(3), lambda: comm.send(X, 1 - comm.rank), lambda: comm.shrink(1)):  # fmt: skip
+        with pytest.raises(CommunicatorError, match="freed"):
+            later()
+    other.barrier()
 
 
 def test_a_topology_with_a_wrong_line_is_refused_before_it_runs() -> None:
@@ -224,17 +211,15 @@ def test_threads_of_one_process_compile_once() -> None:
     assert len(programs) == 1
 
 
-def test_errors_have_the_name_of_the_call() -> None:
-    def body(comm: Communicator) -> None:
-        if not hasattr(Exception, "add_note"):
-            return
-        for attempt in (lambda: comm.allreduce(X, op="band", name="gradients"),
-                        lambda: comm.reduce(X, op="band", name="gradients")):  # fmt: skip
-            with pytest.raises(TypeError) as caught:
-                attempt()
-            assert any("'gradients'" in note for note in caught.value.__notes__)
-
-    local_world(2).run(body)
+@on_each_rank(2)
+def test_errors_have_the_name_of_the_call(comm: Communicator) -> None:
+    if not hasattr(Exception, "add_note"):
+        return
+    for attempt in (lambda: comm.allreduce(X, op="band", name="gradients"),
+                    lambda: comm.reduce(X, op="band", name="gradients")):  # fmt: skip
+        with pytest.raises(TypeError) as caught:
+            attempt()
+        assert any("'gradients'" in note for note in caught.value.__notes__)
 
 
 def test_signatures_can_be_read() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import on_each_rank
 
 from pycollective import Communicator, local_world
 from pycollective.comm.bootstrap.launchers import choose
@@ -20,7 +21,8 @@ def on_two(body: Any) -> None:
     local_world(2).run(body)
 
 
-def test_shapes_and_strides_of_inputs() -> None:
+@on_each_rank(2)
+def test_shapes_and_strides_of_inputs(comm: Communicator) -> None:
     base = np.arange(60.0).reshape(3, 4, 5)
     inputs = {
         "C": base,
@@ -35,77 +37,64 @@ def test_shapes_and_strides_of_inputs() -> None:
         "empty": base[:, 4:],
         "read-only": np.frombuffer(base.tobytes()),
     }
-
-    def body(comm: Communicator) -> None:
-        for name, x in inputs.items():
-            before = x.copy()
-            got = comm.allreduce(x)
-            assert got.shape == x.shape, name
-            assert (got == 2 * before).all(), name
-            assert got.flags.c_contiguous
-            assert (x == before).all()
-            assert (comm.iallreduce(x).result(20) == 2 * before).all(), name
-            if x.ndim:
-                assert (comm.allgather(x) == np.concatenate([before, before])).all(), name
-                parts = np.array_split(before, 2)
-                assert (comm.reduce_scatter(x) == 2 * parts[comm.rank]).all(), name
-
-    on_two(body)
+    for name, x in inputs.items():
+        before = x.copy()
+        got = comm.allreduce(x)
+        assert got.shape == x.shape, name
+        assert (got == 2 * before).all(), name
+        assert got.flags.c_contiguous
+        assert (x == before).all()
+        assert (comm.iallreduce(x).result(20) == 2 * before).all(), name
+        if x.ndim:
+            assert (comm.allgather(x) == np.concatenate([before, before])).all(), name
+            parts = np.array_split(before, 2)
+            assert (comm.reduce_scatter(x) == 2 * parts[comm.rank]).all(), name
 
 
-def test_numbers_and_sequences() -> None:
-    def body(comm: Communicator) -> None:
-        assert comm.allreduce(3) == 6
-        assert comm.allreduce(2.5).dtype == np.float64
-        assert comm.allreduce(True, op="land").dtype == bool
-        assert comm.allreduce(np.float32(1.5)).dtype == np.float32
-        assert comm.allreduce([[1, 2], [3, 4]]).tolist() == [[2, 4], [6, 8]]
-        assert comm.allreduce((1.5, 2)).tolist() == [3, 4]
-        assert comm.allreduce(range(3)).tolist() == [0, 2, 4]
-        assert comm.allgather(comm.rank).tolist() == [0, 1]
-        gathered = comm.gather(np.int8(comm.rank + 5), 1)
-        assert gathered is None if comm.rank == 0 else gathered.tolist() == [5, 6]
-        assert comm.broadcast(7.0 if comm.rank == 1 else 0.0, 1) == 7
-
-    on_two(body)
+@on_each_rank(2)
+def test_numbers_and_sequences(comm: Communicator) -> None:
+    assert comm.allreduce(3) == 6
+    assert comm.allreduce(2.5).dtype == np.float64
+    assert comm.allreduce(True, op="land").dtype == bool
+    assert comm.allreduce(np.float32(1.5)).dtype == np.float32
+    assert comm.allreduce([[1, 2], [3, 4]]).tolist() == [[2, 4], [6, 8]]
+    assert comm.allreduce((1.5, 2)).tolist() == [3, 4]
+    assert comm.allreduce(range(3)).tolist() == [0, 2, 4]
+    assert comm.allgather(comm.rank).tolist() == [0, 1]
+    gathered = comm.gather(np.int8(comm.rank + 5), 1)
+    assert gathered is None if comm.rank == 0 else gathered.tolist() == [5, 6]
+    assert comm.broadcast(7.0 if comm.rank == 1 else 0.0, 1) == 7
 
 
-def test_the_buffer_protocol() -> None:
-    def body(comm: Communicator) -> None:
-        assert comm.allreduce(array.array("d", [1, 2])).tolist() == [2, 4]
-        assert comm.allreduce(np.arange(4).data).tolist() == [0, 2, 4, 6]
-        with pytest.raises(TypeError, match="out is no array"):
-            comm.allreduce(np.ones(2), out=bytearray(16))
-        comm.barrier()
-
-    on_two(body)
+@on_each_rank(2)
+def test_the_buffer_protocol(comm: Communicator) -> None:
+    assert comm.allreduce(array.array("d", [1, 2])).tolist() == [2, 4]
+    assert comm.allreduce(np.arange(4).data).tolist() == [0, 2, 4, 6]
+    with pytest.raises(TypeError, match="out is no array"):
+        comm.allreduce(np.ones(2), out=bytearray(16))
+    comm.barrier()
 
 
-def test_out_keeps_its_shape() -> None:
+@on_each_rank(2)
+def test_out_keeps_its_shape(comm: Communicator) -> None:
     """Only the number of elements must match; the result is `out` itself."""
-
-    def body(comm: Communicator) -> None:
-        out = np.empty((2, 3))
-        assert comm.allreduce(np.arange(6.0), out=out) is out
-        assert out.tolist() == [[0, 2, 4], [6, 8, 10]]
-        out = np.empty(())
-        assert comm.allreduce(np.ones(1), out=out) is out
-        assert out == 2
-
-    on_two(body)
+    out = np.empty((2, 3))
+    assert comm.allreduce(np.arange(6.0), out=out) is out
+    assert out.tolist() == [[0, 2, 4], [6, 8, 10]]
+    out = np.empty(())
+    assert comm.allreduce(np.ones(1), out=out) is out
+    assert out == 2
 
 
-def test_subclasses_and_unusual_dtypes() -> None:
-    def body(comm: Communicator) -> None:
-        assert comm.allreduce(np.ones(3, np.longlong)).tolist() == [2, 2, 2]
-        assert comm.allreduce(np.ones(3, "=i4")).tolist() == [2, 2, 2]
-        memory = np.memmap("/dev/zero", np.uint8, "c", shape=(4096,))
-        assert type(comm.allreduce(memory)) is np.ndarray
-        assert comm.allreduce(np.ones(4096, np.uint8), out=memory) is memory
-        assert memory.sum() == 8192
-        assert comm.allreduce(np.ones(2, np.intp), out=np.ones(2, "l")).tolist() == [2, 2]
-
-    on_two(body)
+@on_each_rank(2)
+def test_subclasses_and_unusual_dtypes(comm: Communicator) -> None:
+    assert comm.allreduce(np.ones(3, np.longlong)).tolist() == [2, 2, 2]
+    assert comm.allreduce(np.ones(3, "=i4")).tolist() == [2, 2, 2]
+    memory = np.memmap("/dev/zero", np.uint8, "c", shape=(4096,))
+    assert type(comm.allreduce(memory)) is np.ndarray
+    assert comm.allreduce(np.ones(4096, np.uint8), out=memory) is memory
+    assert memory.sum() == 8192
+    assert comm.allreduce(np.ones(2, np.intp), out=np.ones(2, "l")).tolist() == [2, 2]
 
 
 class Tagged(np.ndarray):
@@ -131,47 +120,40 @@ CALLS_WITH = {
 
 
 @pytest.mark.parametrize("kind", STRANGE)
-def test_subclasses_with_meaning_beyond_their_elements_are_refused(kind: str) -> None:
+@on_each_rank(2)
+def test_subclasses_with_meaning_beyond_their_elements_are_refused(comm: Communicator, kind: str) -> None:
     x = STRANGE[kind]
-
-    def body(comm: Communicator) -> None:
-        for name, call in CALLS_WITH.items():
-            with pytest.raises(TypeError, match=rf"a \S*\.{type(x).__name__}, a subclass .*numpy.asarray") as raised:
-                call(comm, x)
-            assert ("mask" in str(raised.value).partition(": ")[2]) == (kind == "masked"), name
-        assert comm.allreduce(np.asarray(x)).sum() == 2 * np.asarray(x).sum()
-
-    on_two(body)
+    for name, call in CALLS_WITH.items():
+        with pytest.raises(TypeError, match=rf"a \S*\.{type(x).__name__}, a subclass .*numpy.asarray") as raised:
+            call(comm, x)
+        assert ("mask" in str(raised.value).partition(": ")[2]) == (kind == "masked"), name
+    assert comm.allreduce(np.asarray(x)).sum() == 2 * np.asarray(x).sum()
 
 
-def test_the_engine_refuses_them_too() -> None:
+@on_each_rank(2)
+def test_the_engine_refuses_them_too(comm: Communicator) -> None:
     from pycollective.engine import Engine, Item
 
-    def body(comm: Communicator) -> None:
-        engine = Engine(comm)
-        memory = np.memmap("/dev/zero", np.uint8, "c", shape=(4,))
-        for x in STRANGE.values():
-            for item in (Item("allreduce", "x", x), Item("allreduce", "x", np.ones(2), x), Item("allgather", "x", x)):
-                with pytest.raises(TypeError, match="a subclass of"):
-                    engine.run([item])
-        assert engine.run([Item("allreduce", "y", np.ones(4, np.uint8), memory)])[0] is memory
-        assert memory.tolist() == [2] * 4
-        engine.close()
-
-    on_two(body)
+    engine = Engine(comm)
+    memory = np.memmap("/dev/zero", np.uint8, "c", shape=(4,))
+    for x in STRANGE.values():
+        for item in (Item("allreduce", "x", x), Item("allreduce", "x", np.ones(2), x), Item("allgather", "x", x)):
+            with pytest.raises(TypeError, match="a subclass of"):
+                engine.run([item])
+    assert engine.run([Item("allreduce", "y", np.ones(4, np.uint8), memory)])[0] is memory
+    assert memory.tolist() == [2] * 4
+    engine.close()
 
 
 @pytest.mark.parametrize("dtype", ["object", ">f4", "f4,i4", "M8[s]", "S3", "U3", "clongdouble", "longdouble", "V8"])
-def test_element_types_that_are_refused(dtype: str) -> None:
-    def body(comm: Communicator) -> None:
-        for x in (np.zeros(2, dtype), np.zeros((2, 2), dtype)[:, 0]):
-            with pytest.raises(TypeError, match="element type"):
-                comm.allreduce(x)
-            with pytest.raises(TypeError, match="element type"):
-                comm.allgather(x)
-        comm.barrier()
-
-    on_two(body)
+@on_each_rank(2)
+def test_element_types_that_are_refused(comm: Communicator, dtype: str) -> None:
+    for x in (np.zeros(2, dtype), np.zeros((2, 2), dtype)[:, 0]):
+        with pytest.raises(TypeError, match="element type"):
+            comm.allreduce(x)
+        with pytest.raises(TypeError, match="element type"):
+            comm.allgather(x)
+    comm.barrier()
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
@@ -210,49 +192,42 @@ class Exporter:
 
 @pytest.mark.parametrize("versioned", [True, False])
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int32", "uint64", "float16", "float32", "float64"])
-def test_any_library_through_dlpack(dtype: str, versioned: bool) -> None:
-    def body(comm: Communicator) -> None:
-        x = np.arange(6).reshape(2, 3).astype(dtype)
-        out = np.zeros((2, 3), dtype)
-        box = Exporter(out, versioned)
-        assert comm.allreduce(Exporter(x, versioned), out=box, op="max") is box
-        assert out.tolist() == x.tolist()
-        assert np.asarray(comm.allreduce(Exporter(x, versioned), op="max")).tolist() == x.tolist()
-        assert np.asarray(comm.allgather(Exporter(x, versioned))).shape == (4, 3)
-
-    on_two(body)
+@on_each_rank(2)
+def test_any_library_through_dlpack(comm: Communicator, dtype: str, versioned: bool) -> None:
+    x = np.arange(6).reshape(2, 3).astype(dtype)
+    out = np.zeros((2, 3), dtype)
+    box = Exporter(out, versioned)
+    assert comm.allreduce(Exporter(x, versioned), out=box, op="max") is box
+    assert out.tolist() == x.tolist()
+    assert np.asarray(comm.allreduce(Exporter(x, versioned), op="max")).tolist() == x.tolist()
+    assert np.asarray(comm.allgather(Exporter(x, versioned))).shape == (4, 3)
 
 
-def test_what_dlpack_refuses() -> None:
+@on_each_rank(2)
+def test_what_dlpack_refuses(comm: Communicator) -> None:
     frozen = np.zeros(6)
     frozen.flags.writeable = False
-
-    def body(comm: Communicator) -> None:
-        with pytest.raises(ValueError, match="read-only"):
-            comm.allreduce(np.ones(6), out=Exporter(frozen))
-        assert np.asarray(comm.allreduce(Exporter(frozen))).tolist() == [0] * 6  # reading it is allowed
-        with pytest.raises(ValueError, match="contiguous"):
-            comm.allreduce(np.ones(6), out=Exporter(np.zeros((6, 2))[:, 0]))
-        comm.barrier()
-
-    on_two(body)
+    with pytest.raises(ValueError, match="read-only"):
+        comm.allreduce(np.ones(6), out=Exporter(frozen))
+    assert np.asarray(comm.allreduce(Exporter(frozen))).tolist() == [0] * 6  # reading it is allowed
+    with pytest.raises(ValueError, match="contiguous"):
+        comm.allreduce(np.ones(6), out=Exporter(np.zeros((6, 2))[:, 0]))
+    comm.barrier()
 
 
-def test_exports_are_released() -> None:
-    def body(comm: Communicator) -> None:
-        x = np.ones(100)
-        before = sys.getrefcount(x)
-        exporter = Exporter(x)
-        for _ in range(10):
-            comm.allreduce(exporter)
-            comm.iallreduce(exporter).wait(20)
-        del exporter
-        deadline = time.monotonic() + 5  # the progress thread releases the last one later
-        while sys.getrefcount(x) > before and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert sys.getrefcount(x) == before
-
-    on_two(body)
+@on_each_rank(2)
+def test_exports_are_released(comm: Communicator) -> None:
+    x = np.ones(100)
+    before = sys.getrefcount(x)
+    exporter = Exporter(x)
+    for _ in range(10):
+        comm.allreduce(exporter)
+        comm.iallreduce(exporter).wait(20)
+    del exporter
+    deadline = time.monotonic() + 5  # the progress thread releases the last one later
+    while sys.getrefcount(x) > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert sys.getrefcount(x) == before
 
 
 def test_array_api_strict() -> None:

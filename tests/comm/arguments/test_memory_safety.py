@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import on_each_rank
 
 import pycollective
 from pycollective import _core
@@ -25,15 +26,13 @@ def run(size: int, body: Callable[[Communicator], Any]) -> list[Any]:
 # -- factors ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_nan_factor_gives_nan_and_one_plan() -> None:
-    def body(comm: Communicator) -> None:
-        for factor in ("prescale", "postscale"):
-            for _ in range(20):
-                total = comm.allreduce(np.ones(5), **{factor: float("nan")})
-                assert np.isnan(total).all()
-        assert comm.allreduce(np.ones(5), prescale=2.0)[0] == 2.0 * comm.size
-
-    run(2, body)
+@on_each_rank(2)
+def test_a_nan_factor_gives_nan_and_one_plan(comm: Communicator) -> None:
+    for factor in ("prescale", "postscale"):
+        for _ in range(20):
+            total = comm.allreduce(np.ones(5), **{factor: float("nan")})
+            assert np.isnan(total).all()
+    assert comm.allreduce(np.ones(5), prescale=2.0)[0] == 2.0 * comm.size
 
 
 def test_a_factor_of_minus_zero_is_not_one_of_zero() -> None:
@@ -49,70 +48,59 @@ def test_a_factor_of_minus_zero_is_not_one_of_zero() -> None:
 
 
 @pytest.mark.parametrize("timeout", [float("nan"), -1.0])
-def test_an_invalid_timeout_is_refused(timeout: float) -> None:
-    def body(comm: Communicator) -> None:
-        with pytest.raises(ValueError, match="timeout"):
-            comm.barrier(timeout=timeout)
-        with pytest.raises(ValueError, match="timeout"):
-            comm.shrink(timeout)
-        handle = comm.iallreduce(np.ones(3))
-        if math.isnan(timeout):
-            with pytest.raises(ValueError, match="timeout must be a number of seconds, not nan"):
-                handle.wait(timeout)
-        handle.wait()
-
-    run(1, body)
+@on_each_rank(1)
+def test_an_invalid_timeout_is_refused(comm: Communicator, timeout: float) -> None:
+    with pytest.raises(ValueError, match="timeout"):
+        comm.barrier(timeout=timeout)
+    with pytest.raises(ValueError, match="timeout"):
+        comm.shrink(timeout)
+    handle = comm.iallreduce(np.ones(3))
+    if math.isnan(timeout):
+        with pytest.raises(ValueError, match="timeout must be a number of seconds, not nan"):
+            handle.wait(timeout)
+    handle.wait()
 
 
 # -- copies of a call ------------------------------------------------------------------------------------------------
 
 
-def test_a_broadcast_leaves_its_output_to_the_call_before_it() -> None:
+@on_each_rank(2)
+def test_a_broadcast_leaves_its_output_to_the_call_before_it(comm: Communicator) -> None:
     """The reduction reads w until the last rank has arrived, and the broadcast after it writes to w."""
-
-    def body(comm: Communicator) -> None:
-        w = comm.empty(1 << 16)
-        for number in range(5):
-            w[:], r = comm.rank + 1.0, np.zeros(1 << 16)
-            handle = comm.iallreduce(w, out=r)
-            comm.broadcast(np.full(1 << 16, 100.0 + number), out=w)
-            handle.wait()
-            assert (r == 3.0).all() and (w == 100.0 + number).all()
-
-    run(2, body)
+    w = comm.empty(1 << 16)
+    for number in range(5):
+        w[:], r = comm.rank + 1.0, np.zeros(1 << 16)
+        handle = comm.iallreduce(w, out=r)
+        comm.broadcast(np.full(1 << 16, 100.0 + number), out=w)
+        handle.wait()
+        assert (r == 3.0).all() and (w == 100.0 + number).all()
 
 
-def test_a_reduction_of_strided_input_waits_for_the_call_before_it() -> None:
+@on_each_rank(2)
+def test_a_reduction_of_strided_input_waits_for_the_call_before_it(comm: Communicator) -> None:
     """The strided input of a call is the output of the previous one, as with contiguous inputs."""
-
-    def body(comm: Communicator) -> None:
-        for start in (comm.allreduce, lambda x: comm.iallreduce(x).result()):
-            r = np.zeros((300, 200))
-            handle = comm.iallreduce(np.ones((300, 200)), out=r)
-            assert (start(r[::3, 1::2]) == 4.0).all()
-            handle.wait()
-            r = np.arange(60000.0).reshape(300, 200)
-            assert (start(r.T) == 2 * r.T).all()
-
-    run(2, body)
+    for start in (comm.allreduce, lambda x: comm.iallreduce(x).result()):
+        r = np.zeros((300, 200))
+        handle = comm.iallreduce(np.ones((300, 200)), out=r)
+        assert (start(r[::3, 1::2]) == 4.0).all()
+        handle.wait()
+        r = np.arange(60000.0).reshape(300, 200)
+        assert (start(r.T) == 2 * r.T).all()
 
 
-def test_packed_inputs_of_all_shapes() -> None:
+@on_each_rank(2)
+def test_packed_inputs_of_all_shapes(comm: Communicator) -> None:
     base = np.arange(720, dtype=np.int16).reshape(4, 5, 6, 6)
     views = [base.T, base[::-1], base[:, ::2, 1:3], base[..., 0], base[1:1], np.broadcast_to(base[0, 0], (3, 6, 6))]
     views += [base.astype(kind)[:, 3::-2] for kind in (bool, np.int8, np.float32, np.float64)]
-
-    def body(comm: Communicator) -> None:
-        for view in views:
-            assert (comm.allreduce(view, op="max") == view).all()
-            assert (comm.broadcast(view, comm.size - 1) == view).all()
-            assert comm.allgather(view).shape[0] == comm.size * view.shape[0]
-        x = np.asfortranarray(np.ones((200, 100)) * (comm.rank + 1))
-        square = np.ones((64, 64)) * np.arange(64)
-        assert (comm.allreduce(x) == 3).all()
-        assert (comm.allreduce(square.T, out=square) == 2 * np.arange(64)[:, None]).all()
-
-    run(2, body)
+    for view in views:
+        assert (comm.allreduce(view, op="max") == view).all()
+        assert (comm.broadcast(view, comm.size - 1) == view).all()
+        assert comm.allgather(view).shape[0] == comm.size * view.shape[0]
+    x = np.asfortranarray(np.ones((200, 100)) * (comm.rank + 1))
+    square = np.ones((64, 64)) * np.arange(64)
+    assert (comm.allreduce(x) == 3).all()
+    assert (comm.allreduce(square.T, out=square) == 2 * np.arange(64)[:, None]).all()
 
 
 @pytest.mark.parametrize("why", ["mismatch", "timeout", "argument"])
@@ -138,28 +126,26 @@ def test_a_refused_broadcast_leaves_its_output_unchanged(why: str) -> None:
     run(2, body)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("n", [1, 2, 3])
 @pytest.mark.parametrize("count", [10, 1000, 100_000])
-def test_broadcasts_that_fill_and_that_do_not_follow_each_other(size: int, count: int) -> None:
-    def body(comm: Communicator) -> None:
-        w = comm.empty(count, np.int64)
-        plain = np.zeros(count, np.int64)
-        for number in range(12):
-            root = number % comm.size
-            x = np.full(count, number if comm.rank == root else -1)
-            out = plain if number % 5 == 4 and comm.rank == 0 else w  # if one rank's is not a window, all stage
-            if number % 3 == 0:
-                w[:] = x
-                comm.broadcast(w, root, out=w)
-                out = w
-            elif number % 3 == 1:
-                comm.broadcast(x, root, out=out)
-            else:
-                comm.ibroadcast(x, root, out=out).wait()
-            assert (out == number).all()
-            assert comm.allreduce(np.ones(1))[0] == comm.size
-
-    run(size, body)
+@on_each_rank()
+def test_broadcasts_that_fill_and_that_do_not_follow_each_other(comm: Communicator, n: int, count: int) -> None:
+    w = comm.empty(count, np.int64)
+    plain = np.zeros(count, np.int64)
+    for number in range(12):
+        root = number % comm.size
+        x = np.full(count, number if comm.rank == root else -1)
+        out = plain if number % 5 == 4 and comm.rank == 0 else w  # if one rank's is not a window, all stage
+        if number % 3 == 0:
+            w[:] = x
+            comm.broadcast(w, root, out=w)
+            out = w
+        elif number % 3 == 1:
+            comm.broadcast(x, root, out=out)
+        else:
+            comm.ibroadcast(x, root, out=out).wait()
+        assert (out == number).all()
+        assert comm.allreduce(np.ones(1))[0] == comm.size
 
 
 # -- sizes -----------------------------------------------------------------------------------------------------------
@@ -173,22 +159,19 @@ def _call(comm: Communicator, name: str, x: Any, out: Any, counts: Any, root: in
     return team.call(number, x, out, "sum", None, root, counts, None, TIMEOUT, False)
 
 
-def test_counts_whose_sum_overflows_are_refused() -> None:
+@on_each_rank(4)
+def test_counts_whose_sum_overflows_are_refused(comm: Communicator) -> None:
     """The sum of HUGE is 0 in 64 bits, which matches an empty array."""
-
-    def body(comm: Communicator) -> None:
-        nothing, one = np.zeros(0), np.zeros(1)
-        for name in ("allgather", "reduce_scatter", "gather", "scatter"):
-            for counts in (HUGE, [1 << 60] * 4):  # elements; bytes
-                for x, out in ((nothing, nothing), (one, nothing), (nothing, one)):
-                    with pytest.raises(ValueError, match="overflows"):
-                        _call(comm, name, x, out, counts)
-        with pytest.raises(ValueError, match="overflows"):
-            _call(comm, "alltoall", nothing, nothing, HUGE * 4)
-        with pytest.raises(ValueError, match="64 bits"):
-            _call(comm, "allgather", nothing, nothing, [1 << 64] * 4)
-
-    run(4, body)
+    nothing, one = np.zeros(0), np.zeros(1)
+    for name in ("allgather", "reduce_scatter", "gather", "scatter"):
+        for counts in (HUGE, [1 << 60] * 4):  # elements; bytes
+            for x, out in ((nothing, nothing), (one, nothing), (nothing, one)):
+                with pytest.raises(ValueError, match="overflows"):
+                    _call(comm, name, x, out, counts)
+    with pytest.raises(ValueError, match="overflows"):
+        _call(comm, "alltoall", nothing, nothing, HUGE * 4)
+    with pytest.raises(ValueError, match="64 bits"):
+        _call(comm, "allgather", nothing, nothing, [1 << 64] * 4)
 
 
 def test_layouts_that_overflow_are_refused() -> None:
@@ -210,25 +193,23 @@ def test_layouts_that_overflow_are_refused() -> None:
     assert sum(_core.Layout.split(most - 1000, 1, 1).length) == most - 1000
 
 
-def test_windows_that_do_not_fit_are_refused() -> None:
-    def body(comm: Communicator) -> None:
-        team: Any = comm.backend.team
-        segment = _core.Segment.create("local", 4096)
-        for number, stride, nbytes in ((1 << 40, 1 << 62, 8), (2, 4096, 4096), (3, -8, -8), (4, 8, 16), (-1, 8, 8)):
-            with pytest.raises(ValueError):
-                team.window(segment, number, stride, nbytes)
-        window = team.window(segment, 5, 1024, 1024)
-        for shape in ([129], [1 << 62, 4], [-1, -8], [1 << 32, 1 << 32], [(1 << 63) - 1]):
-            with pytest.raises(ValueError):
-                window.array(np.dtype(float), shape)
-        with pytest.raises(TypeError):
-            window.array(np.dtype(object), [4])
-        assert window.array(np.dtype(float), [128]).shape == (128,)
-        for shape in ((1 << 62, 1 << 62), (1 << 40, 1 << 40), (-1, -4)):
-            with pytest.raises((ValueError, pycollective.CommunicatorError)):
-                comm.empty(shape)
-
-    run(2, body)
+@on_each_rank(2)
+def test_windows_that_do_not_fit_are_refused(comm: Communicator) -> None:
+    team: Any = comm.backend.team
+    segment = _core.Segment.create("local", 4096)
+    for number, stride, nbytes in ((1 << 40, 1 << 62, 8), (2, 4096, 4096), (3, -8, -8), (4, 8, 16), (-1, 8, 8)):
+        with pytest.raises(ValueError):
+            team.window(segment, number, stride, nbytes)
+    window = team.window(segment, 5, 1024, 1024)
+    for shape in ([129], [1 << 62, 4], [-1, -8], [1 << 32, 1 << 32], [(1 << 63) - 1]):
+        with pytest.raises(ValueError):
+            window.array(np.dtype(float), shape)
+    with pytest.raises(TypeError):
+        window.array(np.dtype(object), [4])
+    assert window.array(np.dtype(float), [128]).shape == (128,)
+    for shape in ((1 << 62, 1 << 62), (1 << 40, 1 << 40), (-1, -4)):
+        with pytest.raises((ValueError, pycollective.CommunicatorError)):
+            comm.empty(shape)
 
 
 class _Producer:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import REDUCING, call, has, on_ranks, reduced
+from calls import REDUCING, call, has, on_each_rank, on_ranks, reduced
 from reference import IN_RANK_ORDER, INTEGERS, NARROW, TOPOLOGIES, contributions
 
 import pycollective
@@ -81,14 +81,12 @@ def test_bool_and_windows_and_in_place() -> None:
     local_world(3).run(body)
 
 
-def test_unaligned_elements() -> None:
-    def body(comm: Communicator) -> None:
-        raw = np.zeros(8 * 3000 + 1, np.uint8)
-        x = raw[1:].view(np.float64)
-        x[:] = comm.rank + 0.5
-        assert comm.allreduce(x, op=OPERATORS["float64"]).tolist() == [1.5] * 3000
-
-    local_world(2).run(body)
+@on_each_rank(2)
+def test_unaligned_elements(comm: Communicator) -> None:
+    raw = np.zeros(8 * 3000 + 1, np.uint8)
+    x = raw[1:].view(np.float64)
+    x[:] = comm.rank + 0.5
+    assert comm.allreduce(x, op=OPERATORS["float64"]).tolist() == [1.5] * 3000
 
 
 @pytest.mark.parametrize("dtype", NARROW)
@@ -133,13 +131,11 @@ def test_invalid_operators() -> None:
     refused(np.ones((2, 5)), max, TypeError, "op must be sum, ")
 
 
-def test_an_operator_takes_no_scaling() -> None:
-    def body(comm: Communicator) -> None:
-        with pytest.raises(TypeError, match="takes no prescale or postscale"):
-            comm.allreduce(np.ones(5), op=OPERATORS["float64"], prescale=2.0)
-        comm.barrier()
-
-    local_world(2).run(body)
+@on_each_rank(2)
+def test_an_operator_takes_no_scaling(comm: Communicator) -> None:
+    with pytest.raises(TypeError, match="takes no prescale or postscale"):
+        comm.allreduce(np.ones(5), op=OPERATORS["float64"], prescale=2.0)
+    comm.barrier()
 
 
 def test_division_by_zero_inside_an_operator_does_not_stop_the_block() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import on_each_rank
 
 from pycollective import Communicator, MismatchError, local_world
 
@@ -47,15 +48,12 @@ def test_more_axes_and_flat_against_rows() -> None:
             local_world(2).run(lambda comm, shapes=shapes: comm.allgather(np.zeros(shapes[comm.rank])))
 
 
-def test_elementwise_collectives_compare_only_the_count() -> None:
+@on_each_rank(2)
+def test_elementwise_collectives_compare_only_the_count(comm: Communicator) -> None:
     """As in MPI; each rank's result has its own shape."""
-
-    def body(comm: Communicator) -> None:
-        shape = [(2, 3), (3, 2)][comm.rank]
-        x = np.arange(6.0).reshape(shape)
-        for got in (comm.allreduce(x), comm.broadcast(x * 2, 1), comm.broadcast(x, 1, out=np.empty(6)) * 2):
-            assert got.ravel().tolist() == [0, 2, 4, 6, 8, 10]
-        assert comm.allreduce(x).shape == shape
-        assert comm.allgather(np.float64(3) if comm.rank else np.ones(1)).tolist() == [1, 3]  # 0-d: a row
-
-    local_world(2).run(body)
+    shape = [(2, 3), (3, 2)][comm.rank]
+    x = np.arange(6.0).reshape(shape)
+    for got in (comm.allreduce(x), comm.broadcast(x * 2, 1), comm.broadcast(x, 1, out=np.empty(6)) * 2):
+        assert got.ravel().tolist() == [0, 2, 4, 6, 8, 10]
+    assert comm.allreduce(x).shape == shape
+    assert comm.allgather(np.float64(3) if comm.rank else np.ones(1)).tolist() == [1, 3]  # 0-d: a row

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 import pytest
-from calls import place
+from calls import on_each_rank, place
 from processes import run
-from reference import IN_RANK_ORDER, NARROW, REALS, Array, contributions, in_rank_order, numpy_type, same_bits
+from reference import IN_RANK_ORDER, NARROW, REALS, Array, in_rank_order, numpy_type, same_bits
 
 from pycollective import Communicator, local_world
 
@@ -48,30 +47,27 @@ def test_the_order_is_visible_in_the_bits(case: tuple[str, dict[int, tuple[Array
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])
-def test_sizes_and_places(n: int, case: tuple[str, dict[int, tuple[Array, Array]]]) -> None:
+@on_each_rank()
+def test_sizes_and_places(comm: Communicator, n: int, case: tuple[str, dict[int, tuple[Array, Array]]]) -> None:
     """One-shot or two-shot, staged or zero-copy, each element has the bits of its reduction in rank order."""
     xs, expected = case[1][n]
-
-    def body(comm: Communicator) -> None:
-        for topology in IN_RANK_ORDER:
-            for count in SIZES:
-                mine = xs[comm.rank, :count]
-                results = {"plain": comm.allreduce(mine, topology=topology)}
-                window = place(comm, mine, "window")
-                results["window in"] = comm.allreduce(window, topology=topology)
-                results["windows"] = comm.allreduce(window, place(comm, mine, "view"), topology=topology)
-                results["window out"] = comm.allreduce(mine, place(comm, mine, "window"), topology=topology)
-                results["window in place"] = comm.allreduce(window, window, topology=topology)
-                x = mine.copy()
-                results["in place"] = comm.allreduce(x, x, topology=topology)
-                results["nonblocking"] = comm.iallreduce(mine, topology=topology).result()
-                at_root = comm.reduce(mine, 1, topology=topology)
-                results["reduce"] = comm.broadcast(mine if at_root is None else at_root, 1)
-                results["reduce_scatter"] = comm.allgatherv(comm.reduce_scatter(mine, topology=topology))
-                for path, got in results.items():
-                    assert same_bits(got, expected[:count]), (topology, count, path)
-
-    local_world(n).run(body)
+    for topology in IN_RANK_ORDER:
+        for count in SIZES:
+            mine = xs[comm.rank, :count]
+            results = {"plain": comm.allreduce(mine, topology=topology)}
+            window = place(comm, mine, "window")
+            results["window in"] = comm.allreduce(window, topology=topology)
+            results["windows"] = comm.allreduce(window, place(comm, mine, "view"), topology=topology)
+            results["window out"] = comm.allreduce(mine, place(comm, mine, "window"), topology=topology)
+            results["window in place"] = comm.allreduce(window, window, topology=topology)
+            x = mine.copy()
+            results["in place"] = comm.allreduce(x, x, topology=topology)
+            results["nonblocking"] = comm.iallreduce(mine, topology=topology).result()
+            at_root = comm.reduce(mine, 1, topology=topology)
+            results["reduce"] = comm.broadcast(mine if at_root is None else at_root, 1)
+            results["reduce_scatter"] = comm.allgatherv(comm.reduce_scatter(mine, topology=topology))
+            for path, got in results.items():
+                assert same_bits(got, expected[:count]), (topology, count, path)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "float8_e4m3fn"])
@@ -142,15 +138,3 @@ def test_all_ranks_have_the_same_bits_on_every_run(topology: str) -> None:
         return {comm.allreduce(xs[comm.rank], topology=topology).tobytes() for _ in range(20)}
 
     assert len(set.union(*local_world(5).run(body))) == 1
-
-
-def test_every_rank_count_in_rank_order() -> None:
-    for n in (1, 4, 6, 7, 8):
-        xs = contributions("float32", "sum", n, 40_000)
-        expected = in_rank_order("float32", "sum", xs)
-        for (got,) in local_world(n).run(partial(reduce_all, [xs])):
-            assert same_bits(got, expected), n
-
-
-def reduce_all(data: list[Array], comm: Communicator) -> list[Array]:
-    return [comm.allreduce(xs[comm.rank]) for xs in data]

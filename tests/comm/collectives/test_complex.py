@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import PLACES, TOPOLOGIES_OF, place
+from calls import PLACES, TOPOLOGIES_OF, on_each_rank, place
 from hypothesis import given
 from hypothesis import strategies as st
 from seeds import examples
@@ -27,42 +27,36 @@ def gaussian_integers(n: int, shape: int | tuple[int, ...], dtype: str, seed: in
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", range(1, 18))
-def test_results_on_1_to_17_ranks_equal_numpys(n: int, dtype: str) -> None:
+@on_each_rank()
+def test_results_on_1_to_17_ranks_equal_numpys(comm: Communicator, n: int, dtype: str) -> None:
     xs = gaussian_integers(n, 3001, dtype)
     total, product = xs.sum(axis=0), xs[:8].prod(axis=0)
-
-    def body(comm: Communicator) -> None:
-        x = comm.empty(3001, dtype)
-        x[:] = xs[comm.rank]
-        for source in (xs[comm.rank], x):
-            assert comm.allreduce(source).tolist() == total.tolist()
-            factor = source if comm.rank < 8 else np.ones_like(source)
-            assert comm.allreduce(factor, op="prod").tolist() == product.tolist()
-            np.testing.assert_allclose(comm.allreduce(source, op="avg"), total / n, rtol=1e-6)
-            assert comm.allreduce(source, prescale=2.0, postscale=0.5).tolist() == total.tolist()
-            assert comm.scan(source).tolist() == xs[: comm.rank + 1].sum(axis=0).tolist()
-            assert comm.allgather(source).tolist() == xs.ravel().tolist()
-            assert comm.broadcast(source, n - 1).tolist() == xs[n - 1].tolist()
-
-    local_world(n).run(body)
+    x = comm.empty(3001, dtype)
+    x[:] = xs[comm.rank]
+    for source in (xs[comm.rank], x):
+        assert comm.allreduce(source).tolist() == total.tolist()
+        factor = source if comm.rank < 8 else np.ones_like(source)
+        assert comm.allreduce(factor, op="prod").tolist() == product.tolist()
+        np.testing.assert_allclose(comm.allreduce(source, op="avg"), total / n, rtol=1e-6)
+        assert comm.allreduce(source, prescale=2.0, postscale=0.5).tolist() == total.tolist()
+        assert comm.scan(source).tolist() == xs[: comm.rank + 1].sum(axis=0).tolist()
+        assert comm.allgather(source).tolist() == xs.ravel().tolist()
+        assert comm.broadcast(source, n - 1).tolist() == xs[n - 1].tolist()
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES_OF["allreduce"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_topology_and_place(dtype: str, topology: str) -> None:
+@on_each_rank(3)
+def test_every_topology_and_place(comm: Communicator, dtype: str, topology: str) -> None:
     """Also at addresses that are not multiples of the element, and for counts below a vector."""
     data = {count: gaussian_integers(3, count, dtype) for count in (0, 1, 2, 7, 300, 40_001)}
-
-    def body(comm: Communicator) -> None:
-        for xs in data.values():
-            for here in PLACES:
-                x = place(comm, xs[comm.rank], here)
-                assert comm.allreduce(x, topology=topology).tolist() == xs.sum(axis=0).tolist()
-                assert comm.allreduce(x, op="prod", topology=topology).tolist() == xs.prod(axis=0).tolist()
-                assert comm.allreduce(x, out=x, topology=topology) is x
-                assert x.tolist() == xs.sum(axis=0).tolist()
-
-    local_world(3).run(body)
+    for xs in data.values():
+        for here in PLACES:
+            x = place(comm, xs[comm.rank], here)
+            assert comm.allreduce(x, topology=topology).tolist() == xs.sum(axis=0).tolist()
+            assert comm.allreduce(x, op="prod", topology=topology).tolist() == xs.prod(axis=0).tolist()
+            assert comm.allreduce(x, out=x, topology=topology) is x
+            assert x.tolist() == xs.sum(axis=0).tolist()
 
 
 @examples(40)
@@ -101,27 +95,3 @@ def test_factors_apply_to_real_and_imaginary_parts(dtype: str) -> None:
             lambda comm, op=op: comm.allreduce(xs[comm.rank], op=op, prescale=2, postscale=0.125)  # type: ignore[misc]
         ):
             assert got.tolist() == expected.tolist()
-
-
-@pytest.mark.parametrize("op", ["min", "max", "band", "bor", "bxor", "land", "lor"])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_operators_without_complex_are_refused_before_anything_is_sent(dtype: str, op: str) -> None:
-    def body(comm: Communicator) -> complex:
-        with pytest.raises(TypeError, match=f"operator {op} does not take {dtype}"):
-            comm.allreduce(np.ones(3, dtype), op=op)
-        return complex(comm.allreduce(np.full(1, 1j, dtype))[0])
-
-    assert local_world(2).run(body) == [2j, 2j]
-
-
-def test_torch_tensors_and_scalars() -> None:
-    torch = pytest.importorskip("torch")
-
-    def body(comm: Communicator) -> None:
-        x = torch.full((3,), 1 + 2j * comm.rank)
-        got = comm.allreduce(x)
-        assert got.dtype is torch.complex64
-        assert got.tolist() == [2 + 2j] * 3
-        assert complex(comm.allreduce(1j)) == 2j
-
-    local_world(2).run(body)

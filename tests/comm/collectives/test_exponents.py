@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from calls import on_each_rank
 
 from pycollective import Communicator, _core, local_world
 
@@ -52,24 +53,21 @@ def test_conversion_rounds_to_the_nearest_ties_up() -> None:
 
 
 @pytest.mark.parametrize("n", range(1, 18))
-def test_on_1_to_17_ranks_they_are_reduced_in_float32(n: int) -> None:
+@on_each_rank()
+def test_on_1_to_17_ranks_they_are_reduced_in_float32(comm: Communicator, n: int) -> None:
     xs = np.random.default_rng(n).integers(100, 150, (n, 2001)).astype(np.uint8).view(E8M0)
     wide = xs.astype(np.float32)
     total = np.add.accumulate(wide, axis=0)[-1]
-
-    def body(comm: Communicator) -> None:
-        x = comm.empty(2001, E8M0)
-        x[:] = xs[comm.rank]
-        for source in (xs[comm.rank], x):
-            assert bits(comm.allreduce(source)) == bits(rounded(total))
-            assert bits(comm.allreduce(source, op="avg")) == bits(rounded(total / np.float32(n)))
-            assert bits(comm.allreduce(source, op="max")) == bits(rounded(wide.max(axis=0)))
-            assert bits(comm.allgather(source)) == bits(xs)
-            assert bits(comm.exscan(source)) == (
-                bits(rounded(np.add.accumulate(wide, axis=0)[comm.rank - 1])) if comm.rank else [0] * 2001
-            )
-
-    local_world(n).run(body)
+    x = comm.empty(2001, E8M0)
+    x[:] = xs[comm.rank]
+    for source in (xs[comm.rank], x):
+        assert bits(comm.allreduce(source)) == bits(rounded(total))
+        assert bits(comm.allreduce(source, op="avg")) == bits(rounded(total / np.float32(n)))
+        assert bits(comm.allreduce(source, op="max")) == bits(rounded(wide.max(axis=0)))
+        assert bits(comm.allgather(source)) == bits(xs)
+        assert bits(comm.exscan(source)) == (
+            bits(rounded(np.add.accumulate(wide, axis=0)[comm.rank - 1])) if comm.rank else [0] * 2001
+        )
 
 
 def test_torch_tensors() -> None:

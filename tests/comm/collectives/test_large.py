@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from calls import MOVING, REDUCING, call, has, moved, place, reduced
-from reference import DTYPES, LARGE, OPERATORS, RANKS, TOPOLOGIES, Array, contributions, reference, takes
+from reference import DTYPES, LARGE, OPERATORS, RANKS, TOPOLOGIES, contributions, reference, takes
 
 from pycollective import Communicator, local_world
 
@@ -64,19 +64,12 @@ def test_large(case: Case) -> None:
     base = contributions(dtype, op, n, BASE)
     xs = base[:, PICK]
     root = n // 2
+    options = {"op": op} if collective in REDUCING else {}
 
     def body(comm: Communicator) -> Any:
-        mine = xs[comm.rank]
-        if where == "plain":
-            return options(comm, mine, None)
-        x = place(comm, mine, "window")
-        if where == "in place" and collective in ("allreduce", "broadcast", "reduce"):
-            return options(comm, x, x)
-        return options(comm, x, None)
-
-    def options(comm: Communicator, x: Array, out: Array | None) -> Any:
-        more = {"op": op} if collective in REDUCING else {}
-        return call(comm, collective, x, root, out=out, topology=topology, **more)
+        x = xs[comm.rank] if where == "plain" else place(comm, xs[comm.rank], "window")
+        out = x if where == "in place" and collective in ("allreduce", "broadcast", "reduce") else None
+        return call(comm, collective, x, root, out, topology=topology, **options)
 
     results = local_world(n).run(body)
     whole = reference(dtype, op, base)[PICK] if collective in REDUCING else None

@@ -40,10 +40,9 @@ def every_collective(comm: Communicator, link: Connection | None = None) -> None
     check("broadcast", comm.broadcast(mine, root=last), value(last, rows))
     gathered = value(ranks[:, None], np.zeros((1, ROW), np.int64))
     check("allgather", comm.allgather(gathered[r : r + 1]), gathered)
+    collected = comm.gather(gathered[r : r + 1])
     if r == 0:
-        check("gather", comm.gather(gathered[r : r + 1]), gathered)
-    else:
-        comm.gather(gathered[r : r + 1])
+        check("gather", collected, gathered)
     check("scatter", comm.scatter(mine, root=last), value(last, rows[r : r + 1]))
     check("alltoall", comm.alltoall(mine), value(ranks[:, None], np.full((1, ROW), r)))
     counts = [1 + rank % 3 for rank in range(n)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import PLACES, place
+from calls import PLACES, on_each_rank, place
 from processes import run
 from reference import REALS, Array, numpy_type, same_bits
 
@@ -49,33 +49,29 @@ def mixed(xs: list[Array], row: dict[int, float]) -> Array:
 
 @pytest.mark.parametrize("name", REALS)
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
-def test_mix_matches_the_reference_bit_for_bit(n: int, name: str) -> None:
-    def body(comm: Communicator) -> None:
-        for count in COUNTS:
-            xs = inputs(name, n, count)
-            for step, graph in enumerate(GRAPHS.values()):
-                wanted = mixed(xs, graph(comm.rank, n, step))
-                for where in PLACES:
-                    x = place(comm, xs[comm.rank], where)
-                    assert same_bits(comm.mix(x, graph, step), wanted)
-                    assert same_bits(x, xs[comm.rank]), "x is unchanged"
-                    out = place(comm, np.ones_like(wanted), where)
-                    assert comm.mix(x, graph, step, out) is out
-                    assert same_bits(out, wanted)
-                    assert comm.mix(x, graph, step, x) is x
-                    assert same_bits(x, wanted), "in place"
-
-    local_world(n).run(body)
+@on_each_rank()
+def test_mix_matches_the_reference_bit_for_bit(comm: Communicator, n: int, name: str) -> None:
+    for count in COUNTS:
+        xs = inputs(name, n, count)
+        for step, graph in enumerate(GRAPHS.values()):
+            wanted = mixed(xs, graph(comm.rank, n, step))
+            for where in PLACES:
+                x = place(comm, xs[comm.rank], where)
+                assert same_bits(comm.mix(x, graph, step), wanted)
+                assert same_bits(x, xs[comm.rank]), "x is unchanged"
+                out = place(comm, np.ones_like(wanted), where)
+                assert comm.mix(x, graph, step, out) is out
+                assert same_bits(out, wanted)
+                assert comm.mix(x, graph, step, x) is x
+                assert same_bits(x, wanted), "in place"
 
 
-def test_windows_on_some_ranks_only_are_staged_on_all() -> None:
-    def body(comm: Communicator) -> None:
-        xs = inputs("float32", 3, 50_001)
-        window = place(comm, xs[comm.rank], "window")
-        x = window if comm.rank == 1 else xs[comm.rank].copy()
-        assert same_bits(comm.mix(x, ring), mixed(xs, ring(comm.rank, 3)))
-
-    local_world(3).run(body)
+@on_each_rank(3)
+def test_windows_on_some_ranks_only_are_staged_on_all(comm: Communicator) -> None:
+    xs = inputs("float32", 3, 50_001)
+    window = place(comm, xs[comm.rank], "window")
+    x = window if comm.rank == 1 else xs[comm.rank].copy()
+    assert same_bits(comm.mix(x, ring), mixed(xs, ring(comm.rank, 3)))
 
 
 def between_processes(comm: Communicator, link: Connection) -> None:
@@ -144,17 +140,6 @@ def test_a_topology_with_programs_of_mix() -> None:
     local_world(4).run(body)
 
 
-def test_the_mean_is_conserved_by_columns_that_sum_to_one() -> None:
-    def body(comm: Communicator) -> float:
-        x = np.random.default_rng(comm.rank).standard_normal(1000)
-        before = comm.allreduce(x, op="avg")
-        for step in range(50):
-            comm.mix(x, ring, step, x)
-        return float(np.abs(comm.allreduce(x, op="avg") - before).max())
-
-    assert max(local_world(8).run(body)) < 1e-12
-
-
 def differing(mine: Any, theirs: Any, steps: tuple[int, int] = (0, 0)) -> str:
     """The error of two ranks that call mix with these graphs and steps."""
 
@@ -183,27 +168,23 @@ def test_ranks_with_different_graphs_or_steps_are_told_both() -> None:
     assert "MismatchError" not in differing(ring, {1: 0.5, 0: 0.5})
 
 
-def test_pairs_that_do_not_read_each_other_notice_different_graphs() -> None:
-    def body(comm: Communicator) -> None:
-        graph = pairs if comm.rank < 2 else (lambda rank, size, step: {rank: 1.0})
-        with pytest.raises(MismatchError):  # a rank that reads nobody concerned is told in its next call
-            comm.mix(np.ones(3), graph, 1)
-            comm.barrier()
-
-    local_world(4).run(body)
+@on_each_rank(4)
+def test_pairs_that_do_not_read_each_other_notice_different_graphs(comm: Communicator) -> None:
+    graph = pairs if comm.rank < 2 else (lambda rank, size, step: {rank: 1.0})
+    with pytest.raises(MismatchError):  # a rank that reads nobody concerned is told in its next call
+        comm.mix(np.ones(3), graph, 1)
+        comm.barrier()
 
 
 @pytest.mark.parametrize("x", [np.arange(3), np.ones(3, bool), np.ones(3, np.complex64), [1, 2]])
-def test_other_types_than_floating_point_are_refused(x: Any) -> None:
-    def body(comm: Communicator) -> None:
-        out = np.zeros(len(x), np.asarray(x).dtype)
-        for graph in (ring, graphs.ring):
-            with pytest.raises(TypeError, match="mix takes floating-point types, not "):
-                comm.mix(x, graph, 0, out)
-        assert not out.any()
-        assert comm.allreduce(np.ones(1))[0] == 2, "nothing was sent"
-
-    local_world(2).run(body)
+@on_each_rank(2)
+def test_other_types_than_floating_point_are_refused(comm: Communicator, x: Any) -> None:
+    out = np.zeros(len(x), np.asarray(x).dtype)
+    for graph in (ring, graphs.ring):
+        with pytest.raises(TypeError, match="mix takes floating-point types, not "):
+            comm.mix(x, graph, 0, out)
+    assert not out.any()
+    assert comm.allreduce(np.ones(1))[0] == 2, "nothing was sent"
 
 
 @pytest.mark.parametrize(
@@ -220,20 +201,16 @@ def test_other_types_than_floating_point_are_refused(x: Any) -> None:
         ((ring, 1 << 40), ValueError, "step must be"),
     ],
 )
-def test_bad_arguments_are_refused(arguments: Any, error: type[Exception], text: str) -> None:
-    def body(comm: Communicator) -> None:
-        with pytest.raises(error, match=text):
-            comm.mix(np.ones(3), *arguments)
-
-    local_world(1).run(body)
+@on_each_rank(1)
+def test_bad_arguments_are_refused(comm: Communicator, arguments: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        comm.mix(np.ones(3), *arguments)
 
 
-def test_options_of_topologies_are_refused() -> None:
-    def body(comm: Communicator) -> None:
-        for options in ({"topology": "ring"}, {"op": "sum"}, {"nonsense": 1}):
-            for graph in (ring, graphs.ring):
-                with pytest.raises(TypeError, match=r"unknown keyword|op, prescale and postscale"):
-                    comm.mix(np.ones(3), graph, **options)  # type: ignore[call-overload]
-        assert comm.mix(np.ones(3), lambda rank, size, step: {rank: 2.0}, normalised=False)[0] == 2
-
-    local_world(1).run(body)
+@on_each_rank(1)
+def test_options_of_topologies_are_refused(comm: Communicator) -> None:
+    for options in ({"topology": "ring"}, {"op": "sum"}, {"nonsense": 1}):
+        for graph in (ring, graphs.ring):
+            with pytest.raises(TypeError, match=r"unknown keyword|op, prescale and postscale"):
+                comm.mix(np.ones(3), graph, **options)  # type: ignore[call-overload]
+    assert comm.mix(np.ones(3), lambda rank, size, step: {rank: 2.0}, normalised=False)[0] == 2

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from calls import MOVING, ROOTED, call, has, moved, on_ranks
+from calls import MOVING, ROOTED, call, has, moved, on_each_rank, on_ranks
 from reference import DTYPES, RANKS, SMALL, TOPOLOGIES, Array, contributions, numpy_type
 
-from pycollective import Communicator, MismatchError, local_world
+from pycollective import Communicator, local_world
 
 PAIRS = [(collective, topology) for collective in MOVING for topology in TOPOLOGIES if has(topology, collective)]
 
@@ -85,75 +86,58 @@ def test_every_hub_and_root(n: int, topology: str) -> None:
 
 @pytest.mark.parametrize("topology", [name for name in TOPOLOGIES if has(name, "allgather")])
 @pytest.mark.parametrize("rows", [[3, 0, 5, 1], [0, 0, 0, 0], [0, 2000, 0, 1], [5, 4, 3, 2]])
-@pytest.mark.parametrize("known", [True, False], ids=["counts", "no counts"])
-def test_allgatherv(rows: list[int], topology: str, known: bool) -> None:
+@on_each_rank(4)
+def test_allgatherv(comm: Communicator, rows: list[int], topology: str) -> None:
     xs = [all_bits("int32", 1, (count, 2), rank)[0] for rank, count in enumerate(rows)]
-
-    def body(comm: Communicator) -> Array:
-        counts = rows if known else None
-        return np.asarray(comm.allgatherv(xs[comm.rank], counts, topology=topology))
-
-    for got in local_world(4).run(body):
+    x = xs[comm.rank]
+    for got in (
+        comm.allgatherv(x, rows, topology=topology),
+        comm.allgatherv(x, topology=topology),  # the counts are asked for
+        comm.iallgatherv(x, rows, topology=topology).result(20),
+    ):
         assert got.tobytes() == np.concatenate(xs).tobytes()
         assert got.shape == (sum(rows), 2)
 
 
-@pytest.mark.parametrize("nonblocking", [False, True])
-def test_alltoallv(nonblocking: bool) -> None:
+@on_each_rank(4)
+def test_alltoallv(comm: Communicator) -> None:
     rows = np.array([[0, 3, 1, 700], [2, 0, 0, 5], [0, 0, 0, 0], [1, 1, 900, 1]])
-
-    def body(comm: Communicator) -> None:
-        mine = rows[comm.rank]
-        x = np.repeat(np.arange(4) + 10 * comm.rank, mine)[:, None] * np.ones(3, np.int64)
-        if nonblocking:
-            got = comm.ialltoallv(x, mine.tolist(), rows[:, comm.rank].tolist()).result(20)
-        else:
-            got = comm.alltoallv(x, mine.tolist())
-        expected = np.repeat(10 * np.arange(4) + comm.rank, rows[:, comm.rank])
-        assert got.shape == (len(expected), 3)
-        assert (got == expected[:, None]).all()
-
-    local_world(4).run(body)
+    mine, theirs = rows[comm.rank].tolist(), rows[:, comm.rank].tolist()
+    x = np.repeat(np.arange(4) + 10 * comm.rank, mine)[:, None] * np.ones(3, np.int64)
+    expected = np.repeat(10 * np.arange(4) + comm.rank, theirs)
+    for counts in ([mine], [mine, theirs]):
+        for got in (comm.alltoallv(x, *counts), comm.ialltoallv(x, *counts).result(20)):
+            assert got.shape == (len(expected), 3)
+            assert (got == expected[:, None]).all()
 
 
-def test_alltoallv_with_counts_that_disagree() -> None:
-    def body(comm: Communicator) -> None:
-        counts = [1, 2]
-        with pytest.raises(MismatchError, match="rank 0 sends 1 rows to rank 0, which expects 2"):
-            comm.alltoallv(np.ones(3), counts, [2, 2] if comm.rank == 0 else None)
-        comm.barrier()
-
-    local_world(2).run(body)
-
-
-def test_v_forms_refuse_counts_that_do_not_fit() -> None:
-    def body(comm: Communicator) -> None:
-        negative = [-4, -4]
-        negative[comm.rank] = 4
-        for counts in ([1], [4], [2, 3], [1, 2, 3], negative):
-            with pytest.raises(ValueError, match="counts"):
-                comm.allgatherv(np.ones(4), counts)
-            with pytest.raises(ValueError, match="counts"):
-                comm.iallgatherv(np.ones(4), counts)
-        for send in ([1, 2], [4], [5, -1], [1, 1, 2]):
-            with pytest.raises(ValueError, match="send_counts"):
-                comm.alltoallv(np.ones(4), send)
-        with pytest.raises(ValueError, match="recv_counts must have 2 integers"):
-            comm.alltoallv(np.ones(4), [2, 2], [4])
-        comm.barrier()
-
-    local_world(2).run(body)
+@on_each_rank(2)
+def test_v_forms_refuse_counts_that_do_not_fit(comm: Communicator) -> None:
+    x, negative = np.ones(4), [-4, -4]
+    negative[comm.rank] = 4
+    odd: list[Any] = [[4.0, 4], [1 << 63, 4], [1 << 62, 1 << 62], "44", 5]
+    rows = [[1], [4], [2, 3], [3, 3], [1, 2, 3], negative, *odd]
+    forms: list[tuple[str, Callable[[Any], Any], list[Any]]] = [
+        ("counts", lambda counts: comm.allgatherv(x, counts), rows),
+        ("counts", lambda counts: comm.iallgatherv(x, counts), rows),
+        ("send_counts", lambda counts: comm.alltoallv(x, counts), [[1, 2], [4], [5, -1], [1, 1, 2], *odd]),
+        ("recv_counts", lambda counts: comm.alltoallv(x, [2, 2], counts), [[4], [2, -2], [2.0, 2], [1 << 63, 0], "22"]),
+    ]
+    for words, form, cases in forms:
+        for counts in cases:
+            with pytest.raises((ValueError, TypeError), match=words):
+                form(counts)
+    with pytest.raises(ValueError, match="recv_counts must have 2 integers"):
+        comm.alltoallv(x, [2, 2], [4])
+    comm.barrier()
 
 
-def test_scatter_without_a_template() -> None:
+@on_each_rank(3)
+def test_scatter_without_a_template(comm: Communicator) -> None:
     """Non-root ranks need no template if all get the same number of rows."""
-
-    def body(comm: Communicator) -> None:
-        whole = np.arange(12.0).reshape(6, 2) if comm.rank == 1 else None
-        got = comm.scatter(whole, 1, out=np.empty((2, 2)))
-        assert got.tolist() == np.arange(12.0).reshape(6, 2)[2 * comm.rank : 2 * comm.rank + 2].tolist()
-
-    local_world(3).run(body)
+    whole = np.arange(12.0).reshape(6, 2) if comm.rank == 1 else None
+    got = comm.scatter(whole, 1, out=np.empty((2, 2)))
+    assert got.tolist() == np.arange(12.0).reshape(6, 2)[2 * comm.rank : 2 * comm.rank + 2].tolist()
 
 
 def test_barrier_holds_all_ranks_until_the_last_arrives() -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
-from calls import REDUCING, call, has, on_ranks, reduced
+from calls import REDUCING, call, has, on_each_rank, on_ranks
 from reference import (
     DTYPES,
     IN_RANK_ORDER,
     INTEGERS,
-    NARROW,
     REALS,
     TOPOLOGIES,
     Array,
@@ -21,6 +22,7 @@ from reference import (
     same_bits,
 )
 
+from comm.collectives.test_reductions import errors
 from pycollective import Communicator, local_world
 
 SCALES = [(0.5, 1.0), (1.0, 3.0), (0.3, 0.7), (2.0, 0.1)]
@@ -50,42 +52,28 @@ def test_scaling_of_reals(n: int, dtype: str, topology: str) -> None:
         collective, op, before, after = case
         whole = reference(dtype, op, data[op], before, after)
         bits = in_rank_order(dtype, op, data[op], before, after)
-        for rank, mine in enumerate(got):
-            expected = reduced(collective, whole, n - 1, rank, n)
-            if expected is None:
-                assert mine is None
-                continue
-            assert expected.error(mine) == "", (case, rank)
-            if topology in IN_RANK_ORDER:
-                assert same_bits(mine, reduced(collective, bits, n - 1, rank, n)), (case, rank)
+        found = errors(collective, whole, bits if topology in IN_RANK_ORDER else None, n - 1, got)
+        assert not found, case
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize("dtype", INTEGERS)
-def test_scaling_of_integers_truncates(dtype: str, topology: str) -> None:
+@on_each_rank(3)
+def test_scaling_of_integers_truncates(comm: Communicator, dtype: str, topology: str) -> None:
     xs = np.arange(1, 13).reshape(3, 4).astype(dtype)
     if not dtype.startswith("u"):
         xs[:, 1] *= -1
-    results = on_ranks(
-        3,
-        [
-            lambda comm: comm.allreduce(xs[comm.rank], topology=topology, prescale=0.5),
-            lambda comm: comm.allreduce(xs[comm.rank], topology=topology, postscale=0.5),
-            lambda comm: comm.allreduce(xs[comm.rank], topology=topology, op="avg"),
-            lambda comm: comm.allreduce(xs[comm.rank], topology=topology, op="max", prescale=2, postscale=1.5),
-        ],
-    )
     wide = xs.astype(np.float64)
-    expected = [
-        np.trunc(wide * 0.5).sum(axis=0),
-        np.trunc(wide.sum(axis=0) * 0.5),
-        np.trunc(wide.sum(axis=0) / 3),
-        np.trunc((wide * 2).max(axis=0) * 1.5),
-    ]
-    for ranks, right in zip(results, expected, strict=True):
-        for got in ranks:
-            assert got.dtype == xs.dtype
-            assert got.tolist() == right.tolist()
+    cases: tuple[tuple[Array, dict[str, Any]], ...] = (
+        (np.trunc(wide * 0.5).sum(axis=0), {"prescale": 0.5}),
+        (np.trunc(wide.sum(axis=0) * 0.5), {"postscale": 0.5}),
+        (np.trunc(wide.sum(axis=0) / 3), {"op": "avg"}),
+        (np.trunc((wide * 2).max(axis=0) * 1.5), {"op": "max", "prescale": 2, "postscale": 1.5}),
+    )
+    for expected, options in cases:
+        got = comm.allreduce(xs[comm.rank], topology=topology, **options)
+        assert got.dtype == xs.dtype
+        assert got.tolist() == expected.tolist()
 
 
 def test_factors_that_leave_the_range() -> None:
@@ -112,25 +100,22 @@ def test_the_average_of_large_integers_does_not_wrap(dtype: str, topology: str) 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_scaling_is_refused_where_it_is_undefined(dtype: str) -> None:
+@on_each_rank(2)
+def test_scaling_is_refused_where_it_is_undefined(comm: Communicator, dtype: str) -> None:
     xs = contributions(dtype, "sum", 2, 7)
-
-    def body(comm: Communicator) -> Array:
-        for op in ("lor", "band"):
-            with pytest.raises(TypeError, match=r"prescale|does not take"):
-                comm.allreduce(xs[comm.rank], op=op, prescale=2.0)
-        if dtype == "bool":
-            with pytest.raises(TypeError, match="prescale"):
-                comm.allreduce(xs[comm.rank], postscale=2.0)
-        return np.asarray(comm.allreduce(xs[comm.rank]))
-
-    for got in local_world(2).run(body):
-        assert reference(dtype, "sum", xs).error(got) == ""
+    for op in ("lor", "band"):
+        with pytest.raises(TypeError, match=r"prescale|does not take"):
+            comm.allreduce(xs[comm.rank], op=op, prescale=2.0)
+    if dtype == "bool":
+        with pytest.raises(TypeError, match="prescale"):
+            comm.allreduce(xs[comm.rank], postscale=2.0)
+    assert reference(dtype, "sum", xs).error(comm.allreduce(xs[comm.rank])) == ""
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize("dtype", REALS)
-def test_not_a_number_wins(dtype: str, topology: str) -> None:
+@on_each_rank(4)
+def test_not_a_number_wins(comm: Communicator, dtype: str, topology: str) -> None:
     """On any rank, as with numpy.minimum, numpy.maximum, + and *."""
     xs = np.ones((4, 70)).astype(numpy_type(dtype))
     for rank in range(4):
@@ -138,14 +123,8 @@ def test_not_a_number_wins(dtype: str, topology: str) -> None:
     nan = np.isnan(xs).any(axis=0)
     assert nan.any()
     assert not nan.all()
-    operators = ("sum", "avg", "prod", "min", "max")
-    results = zip(
-        *local_world(4).run(lambda comm: [comm.allreduce(xs[comm.rank], op=op, topology=topology) for op in operators]),
-        strict=True,
-    )
-    for op, ranks in zip(operators, results, strict=True):
-        for got in ranks:
-            assert np.isnan(got).tolist() == nan.tolist(), op
+    for op in ("sum", "avg", "prod", "min", "max"):
+        assert np.isnan(comm.allreduce(xs[comm.rank], op=op, topology=topology)).tolist() == nan.tolist(), op
 
 
 @pytest.mark.parametrize("dtype", REALS)
@@ -157,14 +136,3 @@ def test_overflow_and_signed_zeros(dtype: str) -> None:
     for got in local_world(2).run(lambda comm: comm.allreduce(xs[comm.rank])):
         expected = np.array([over, -over, -0.0, 0.0, 0.0]).astype(kind)
         assert same_bits(got, expected), got
-
-
-@pytest.mark.parametrize("dtype", NARROW)
-def test_one_rounding_not_one_per_contribution(dtype: str) -> None:
-    """Eight halves of a unit in the last place are lost if each sum is rounded, but not if only the last is."""
-    kind = numpy_type(dtype)
-    half = float(finfo(kind).eps) / 2
-    xs = np.full((9, 40), half).astype(kind)
-    xs[0] = 1
-    for got in local_world(9).run(lambda comm: comm.allreduce(xs[comm.rank])):
-        assert (got.astype(np.float64) == 1 + 8 * half).all()

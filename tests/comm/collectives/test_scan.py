@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import PLACES, has, on_ranks, place
+from calls import PLACES, has, on_each_rank, on_ranks, place
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import (
@@ -71,19 +71,16 @@ def test_scans_match_the_reference(n: int, dtype: str) -> None:
 
 @pytest.mark.parametrize("topology", OWN_TOPOLOGIES)
 @pytest.mark.parametrize("n", range(1, 18))
-def test_results_on_1_to_17_ranks_equal_numpys_cumulative_sums(n: int, topology: str) -> None:
+@on_each_rank()
+def test_results_on_1_to_17_ranks_equal_numpys_cumulative_sums(comm: Communicator, n: int, topology: str) -> None:
     xs = contributions("int64", "sum", n, 3001)
     sums = np.cumsum(xs, axis=0)
-
-    def body(comm: Communicator) -> None:
-        x = comm.empty(3001, np.int64)
-        x[:] = xs[comm.rank]
-        for source in (xs[comm.rank], x):
-            assert comm.scan(source, topology=topology).tolist() == sums[comm.rank].tolist()
-            before = sums[comm.rank - 1] if comm.rank else np.zeros(3001, np.int64)
-            assert comm.exscan(source, topology=topology).tolist() == before.tolist()
-
-    local_world(n).run(body)
+    x = comm.empty(3001, np.int64)
+    x[:] = xs[comm.rank]
+    for source in (xs[comm.rank], x):
+        assert comm.scan(source, topology=topology).tolist() == sums[comm.rank].tolist()
+        before = sums[comm.rank - 1] if comm.rank else np.zeros(3001, np.int64)
+        assert comm.exscan(source, topology=topology).tolist() == before.tolist()
 
 
 ACCUMULATES = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "band": np.bitwise_and,
@@ -115,54 +112,31 @@ def test_the_default_accumulates_as_numpy_does(n: int, shape: tuple[int, ...], d
 
 @pytest.mark.parametrize("topology", OWN_TOPOLOGIES)
 @pytest.mark.parametrize("n", [1, 2, 5])
-def test_every_pair_of_places(n: int, topology: str) -> None:
+@on_each_rank()
+def test_every_pair_of_places(comm: Communicator, n: int, topology: str) -> None:
     """x in one place and out in another, or in place, the same on all ranks; rank 0's exscan leaves out unchanged."""
     data = {count: contributions("int32", "sum", n, count) for count in (3, 2000, 40_000)}
-
-    def body(comm: Communicator) -> None:
-        for collective, (count, xs), here, there in itertools.product(
-            SCANS, data.items(), PLACES, (*PLACES, "in place")
-        ):
-            x = place(comm, xs[comm.rank], here)
-            out = x if there == "in place" else place(comm, np.full_like(xs[0], -5), there)
-            untouched = out.copy()
-            assert getattr(comm, collective)(x, out=out, topology=topology) is out
-            first = xs[: inputs_of(collective, comm.rank)]
-            expected = first.sum(axis=0, dtype=np.int32) if len(first) else untouched
-            assert out.tolist() == expected.tolist(), (collective, count, here, there)
-            if out is not x:
-                assert x.tolist() == xs[comm.rank].tolist()
-
-    local_world(n).run(body)
+    for collective, (count, xs), here, there in itertools.product(SCANS, data.items(), PLACES, (*PLACES, "in place")):
+        x = place(comm, xs[comm.rank], here)
+        out = x if there == "in place" else place(comm, np.full_like(xs[0], -5), there)
+        untouched = out.copy()
+        assert getattr(comm, collective)(x, out=out, topology=topology) is out
+        first = xs[: inputs_of(collective, comm.rank)]
+        expected = first.sum(axis=0, dtype=np.int32) if len(first) else untouched
+        assert out.tolist() == expected.tolist(), (collective, count, here, there)
+        if out is not x:
+            assert x.tolist() == xs[comm.rank].tolist()
 
 
 @pytest.mark.parametrize("topology", OWN_TOPOLOGIES)
-def test_ranks_may_place_their_arrays_differently(topology: str) -> None:
-    xs = contributions("int64", "sum", 3, 3000)
-
-    def body(comm: Communicator) -> None:
-        for turn, collective in itertools.product(range(3), SCANS):
-            where = ("window", "plain", "view")[(comm.rank + turn) % 3]
-            made = [place(comm, xs[comm.rank], kind) for kind in ("window", "plain", "view")]
-            x = made[("window", "plain", "view").index(where)]
-            got = getattr(comm, collective)(x, topology=topology)
-            assert got.tolist() == xs[: inputs_of(collective, comm.rank)].sum(axis=0).tolist()
-
-    local_world(3).run(body)
-
-
-@pytest.mark.parametrize("topology", OWN_TOPOLOGIES)
-def test_factors_apply_to_each_contribution_and_once_to_each_result(topology: str) -> None:
+@on_each_rank(4)
+def test_factors_apply_to_each_contribution_and_once_to_each_result(comm: Communicator, topology: str) -> None:
     xs = contributions("int32", "max", 4, 10) // 4.0  # sums that are exact in any order
-
-    def body(comm: Communicator) -> None:
-        for collective, window in itertools.product(SCANS, (False, True)):
-            x = comm.empty(10, np.float64) if window else np.empty(10)
-            x[:] = xs[comm.rank]
-            got = getattr(comm, collective)(x, topology=topology, prescale=0.5, postscale=8.0)
-            assert got.tolist() == (8 * (0.5 * xs[: inputs_of(collective, comm.rank)]).sum(axis=0)).tolist()
-
-    local_world(4).run(body)
+    for collective, window in itertools.product(SCANS, (False, True)):
+        x = comm.empty(10, np.float64) if window else np.empty(10)
+        x[:] = xs[comm.rank]
+        got = getattr(comm, collective)(x, topology=topology, prescale=0.5, postscale=8.0)
+        assert got.tolist() == (8 * (0.5 * xs[: inputs_of(collective, comm.rank)]).sum(axis=0)).tolist()
 
 
 @pytest.mark.parametrize("collective", [*SCANS, "iscan", "iexscan"])
@@ -175,12 +149,10 @@ def test_avg_is_refused_before_anything_is_sent(collective: str) -> None:
     assert local_world(2).run(body) == [2.0, 2.0]
 
 
-def test_a_scan_and_an_exscan_do_not_match() -> None:
-    def body(comm: Communicator) -> None:
-        with pytest.raises(MismatchError, match=r"exscan\(count=3"):
-            (comm.scan if comm.rank == 0 else comm.exscan)(np.ones(3))
-
-    local_world(2).run(body)
+@on_each_rank(2)
+def test_a_scan_and_an_exscan_do_not_match(comm: Communicator) -> None:
+    with pytest.raises(MismatchError, match=r"exscan\(count=3"):
+        (comm.scan if comm.rank == 0 else comm.exscan)(np.ones(3))
 
 
 def test_torch_tensors_and_own_operators() -> None:
