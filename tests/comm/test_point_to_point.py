@@ -144,11 +144,6 @@ def test_both_ranks_receive_or_both_send_what_is_not_buffered(call: str, lacks: 
     assert text.endswith(late), text
 
 
-def test_a_message_to_the_rank_itself() -> None:
-    with pytest.raises(ValueError, match="dest 0 is this rank itself"):
-        local_world(2).run(lambda comm: comm.send(np.ones(3), comm.rank))
-
-
 @on_each_rank(2)
 def test_strided_and_other_inputs(comm: Communicator) -> None:
     if comm.rank == 0:

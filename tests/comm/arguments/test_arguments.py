@@ -43,8 +43,6 @@ WRONG: dict[str, tuple[Attempt, type[Exception] | tuple[type[Exception], ...], s
     "wider complex": (lambda comm: comm.allreduce(X.astype("G")), TypeError, "element type complex256"),
     "order of complex": (lambda comm: comm.allreduce(X.astype("c16"), op="min"), TypeError, "not take complex128"),
     "other byte order": (lambda comm: comm.allreduce(X.astype(">f8")), TypeError, "element type >f8"),
-    "structured": (lambda comm: comm.allreduce(np.zeros(3, [("a", "f4")])), TypeError, "element type"),
-    "dates": (lambda comm: comm.allgather(np.zeros(3, "M8[s]")), TypeError, "element type"),
     "operator": (lambda comm: comm.allreduce(X, op="plus"), ValueError, r"is called 'plus' \(there are sum"),
     "other case": (lambda comm: comm.allreduce(X, op="SUM"), ValueError, "did you mean sum"),
     "name of NumPy": (lambda comm: comm.allreduce(X, op="mean"), ValueError, "did you mean avg"),
@@ -68,7 +66,7 @@ WRONG: dict[str, tuple[Attempt, type[Exception] | tuple[type[Exception], ...], s
     "scale no number": (lambda comm: comm.allreduce(X, prescale="2x"), (TypeError, ValueError), "2x|number"),
     "alltoall in place": (lambda comm: (lambda x: comm.alltoall(x, out=x))(X.copy()), ValueError, "in place"),
     "scatter without x": (lambda comm: comm.scatter(None, comm.rank), TypeError, "scatter needs x at the root"),
-    "send to itself": (lambda comm: comm.send(X, comm.rank), ValueError, "not another rank"),
+    "send to itself": (lambda comm: comm.send(X, comm.rank), ValueError, "dest . is this rank itself, not another"),
     "send to no rank": (lambda comm: comm.send(X, 2), ValueError, "2 is not another rank"),
     "receive from no rank": (lambda comm: comm.recv(X.copy(), -1), ValueError, "-1 is not another rank"),
     "receive into read-only": (lambda comm: comm.recv(read_only(), 1 - comm.rank), ValueError, "read-only"),
@@ -112,10 +110,9 @@ class Nonblocking:
 def test_roots_out_of_range(comm: Communicator, collective: str, root: int) -> None:
     with pytest.raises(ValueError, match=f"root {root} is not a rank of this communicator of 2"):
         getattr(comm, collective)(X, root)
-    with pytest.raises(TypeError):
-        getattr(comm, collective)(X, "0")
-    with pytest.raises(TypeError):
-        getattr(comm, collective)(X, 1.0)
+    for wrong in ("0", 1.0):
+        with pytest.raises(TypeError):
+            getattr(comm, collective)(X, wrong)
     getattr(comm, collective)(X, np.int64(1))
 
 

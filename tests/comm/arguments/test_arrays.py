@@ -8,26 +8,25 @@ import time
 from types import ModuleType
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from calls import on_each_rank
 
-from pycollective import Communicator, local_world
+from pycollective import Communicator, _core, local_world
 from pycollective.comm.bootstrap.launchers import choose
 from pycollective.engine import Engine, Item
-
-
-def on_two(body: Any) -> None:
-    local_world(2).run(body)
 
 
 @on_each_rank(2)
 def test_shapes_and_strides_of_inputs(comm: Communicator) -> None:
     base = np.arange(60.0).reshape(3, 4, 5)
+    large = np.arange(60_000, dtype=np.int32).reshape(300, 200)
     inputs = {
         "C": base,
         "Fortran": np.asfortranarray(base),
         "transposed": base.T,
+        "large": large.T,
         "reversed": base[::-1],
         "every other": base[:, ::2, ::3],
         "broadcast": np.broadcast_to(np.arange(5.0), (3, 5)),
@@ -36,25 +35,29 @@ def test_shapes_and_strides_of_inputs(comm: Communicator) -> None:
         "0-d": base[1, 1, 1, ...],
         "empty": base[:, 4:],
         "read-only": np.frombuffer(base.tobytes()),
+        **{kind: base.astype(kind)[:, 3::-2] for kind in ("bool", "int8", "int16", "float32")},
     }
     for name, x in inputs.items():
         before = x.copy()
-        got = comm.allreduce(x)
+        got = comm.allreduce(x, op="max")
         assert got.shape == x.shape, name
-        assert (got == 2 * before).all(), name
+        assert (got == before).all(), name
         assert got.flags.c_contiguous
         assert (x == before).all()
-        assert (comm.iallreduce(x).result(20) == 2 * before).all(), name
+        assert (comm.iallreduce(x, op="max").result(20) == before).all(), name
+        assert (comm.broadcast(x, 1) == before).all(), name
         if x.ndim:
             assert (comm.allgather(x) == np.concatenate([before, before])).all(), name
-            parts = np.array_split(before, 2)
-            assert (comm.reduce_scatter(x) == 2 * parts[comm.rank]).all(), name
+            assert (comm.reduce_scatter(x, op="max") == np.array_split(before, 2)[comm.rank]).all(), name
+    square = np.ones((64, 64)) * np.arange(64)
+    assert (comm.allreduce(square.T, out=square) == 2 * np.arange(64)[:, None]).all()
 
 
 @on_each_rank(2)
 def test_numbers_and_sequences(comm: Communicator) -> None:
     assert comm.allreduce(3) == 6
     assert comm.allreduce(2.5).dtype == np.float64
+    assert complex(comm.allreduce(1j)) == 2j
     assert comm.allreduce(True, op="land").dtype == bool
     assert comm.allreduce(np.float32(1.5)).dtype == np.float32
     assert comm.allreduce([[1, 2], [3, 4]]).tolist() == [[2, 4], [6, 8]]
@@ -157,62 +160,101 @@ def test_element_types_that_are_refused(comm: Communicator, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
-def test_scalars_of_small_floats(name: str) -> None:
-    ml_dtypes = pytest.importorskip("ml_dtypes")
+@on_each_rank(2)
+def test_scalars_of_small_floats(comm: Communicator, name: str) -> None:
     kind = getattr(ml_dtypes, name)
-
-    def body(comm: Communicator) -> None:
-        for x, expected in ((kind(1.5), 3), ([kind(1), kind(2)], [2, 4]), (np.array(kind(1.5)), 3)):
-            got = comm.allreduce(x)
+    for x, expected in ((kind(1.5), 3), ([kind(1), kind(2)], [2, 4]), (np.array(kind(1.5)), 3)):
+        for got in (comm.allreduce(x), comm.iallreduce(x).result(20)):
             assert got.dtype == kind and got.astype(float).tolist() == expected
-            assert comm.iallreduce(x).result(20).astype(float).tolist() == expected
-        gathered = comm.allgather(kind(comm.rank + 1))
-        assert gathered.dtype == kind and gathered.astype(float).tolist() == [1, 2]
-        assert comm.broadcast(kind(comm.rank + 1), 1).astype(float) == 2
-
-    on_two(body)
+    gathered = comm.allgather(kind(comm.rank + 1))
+    assert gathered.dtype == kind and gathered.astype(float).tolist() == [1, 2]
+    assert comm.broadcast(kind(comm.rank + 1), 1).astype(float) == 2
 
 
-class Exporter:
-    """Supports DLPack and nothing else, like an unknown library."""
+class Bare:
+    """Has `__dlpack__` and nothing else; `versioned` false: an old producer, without max_version."""
 
     def __init__(self, values: Any, versioned: bool = True) -> None:
-        self.values = values
-        self.shape = values.shape
-        self.versioned = versioned
+        self.values, self.versioned = values, versioned
 
     def __dlpack__(self, **options: Any) -> Any:
-        if not self.versioned and "max_version" in options:
-            raise TypeError("an old producer does not support max_version")
+        if not self.versioned and options:
+            raise TypeError("unknown keyword")
         return self.values.__dlpack__(**options)
+
+
+class Exporter(Bare):
+    """Also has a shape, as arrays of most libraries."""
+
+    @property
+    def shape(self) -> Any:
+        return self.values.shape
 
     def __dlpack_device__(self) -> Any:
         return self.values.__dlpack_device__()
 
 
 @pytest.mark.parametrize("versioned", [True, False])
-@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int32", "uint64", "float16", "float32", "float64"])
-@on_each_rank(2)
-def test_any_library_through_dlpack(comm: Communicator, dtype: str, versioned: bool) -> None:
-    x = np.arange(6).reshape(2, 3).astype(dtype)
-    out = np.zeros((2, 3), dtype)
-    box = Exporter(out, versioned)
-    assert comm.allreduce(Exporter(x, versioned), out=box, op="max") is box
-    assert out.tolist() == x.tolist()
-    assert np.asarray(comm.allreduce(Exporter(x, versioned), op="max")).tolist() == x.tolist()
-    assert np.asarray(comm.allgather(Exporter(x, versioned))).shape == (4, 3)
+@pytest.mark.parametrize("kind", [Bare, Exporter])
+@on_each_rank(3)
+def test_any_library_through_dlpack(comm: Communicator, kind: Any, versioned: bool) -> None:
+    n, me = comm.size, comm.rank
+    x = np.arange(n * 2 * 3, dtype=np.float32).reshape(n * 2, 3) + me
+    total, given = sum(x + r - me for r in range(n)), kind(x.copy(), versioned)
+    parts = np.concatenate([x[2 * me : 2 * me + 2] - me + r for r in range(n)])
+
+    def check(call: Any, expected: Any, *more: Any) -> None:
+        result = call(given, *more)
+        assert type(result) is np.ndarray and result.dtype == np.float32
+        np.testing.assert_array_equal(result, expected)
+        out = kind(np.full(expected.shape, -1, np.float32), versioned)
+        assert call(given, *more, out=out) is out
+        np.testing.assert_array_equal(out.values, expected)
+
+    check(comm.allreduce, total)
+    check(comm.broadcast, x - me + 1, 1)
+    check(comm.reduce_scatter, total[2 * me : 2 * me + 2])
+    check(comm.allgather, np.concatenate([x - me + r for r in range(n)]))
+    check(comm.alltoall, parts)
+    check(comm.alltoallv, parts, [2] * n)
+    check(comm.scatter, (x - me)[2 * me : 2 * me + 2], 0)
+    both = kind(x.copy(), versioned)
+    assert comm.iallreduce(both, both).result() is both
+    np.testing.assert_array_equal(both.values, total)
+    sent, box = comm.isend(given, (me + 1) % n), kind(np.empty_like(x), versioned)
+    comm.recv(box, (me - 1) % n)
+    np.testing.assert_array_equal(box.values, x - me + (me - 1) % n)
+    sent.wait(20)
+    for dtype in ("bool", "int8", "uint16", "int32", "uint64", "float16", "float64"):
+        values = np.arange(6).reshape(2, 3).astype(dtype)
+        out = kind(np.zeros_like(values), versioned)
+        assert comm.allreduce(kind(values, versioned), out=out, op="max") is out
+        assert out.values.tolist() == values.tolist()
 
 
+@pytest.mark.parametrize("kind", [Bare, Exporter])
 @on_each_rank(2)
-def test_what_dlpack_refuses(comm: Communicator) -> None:
+def test_what_dlpack_refuses(comm: Communicator, kind: Any) -> None:
     frozen = np.zeros(6)
     frozen.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
-        comm.allreduce(np.ones(6), out=Exporter(frozen))
-    assert np.asarray(comm.allreduce(Exporter(frozen))).tolist() == [0] * 6  # reading it is allowed
+        comm.allreduce(np.ones(6), out=kind(frozen))
+    assert np.asarray(comm.allreduce(kind(frozen))).tolist() == [0] * 6  # reading it is allowed
+    strided = np.arange(12.0).reshape(6, 2)[:, 0]
     with pytest.raises(ValueError, match="contiguous"):
-        comm.allreduce(np.ones(6), out=Exporter(np.zeros((6, 2))[:, 0]))
+        comm.allreduce(np.ones(6), out=kind(strided))
+    np.testing.assert_array_equal(comm.allreduce(kind(strided)), 2 * strided)
+    with pytest.raises(TypeError, match="capsule"):
+        comm.broadcast(type("Odd", (kind,), {"__dlpack__": lambda self, **options: 3})(frozen))
     comm.barrier()
+
+
+def test_a_capsule_that_is_only_inspected_frees_its_array() -> None:
+    x = np.ones((2, 3))
+    before = sys.getrefcount(x)
+    for _ in range(10):
+        assert _core.dlpack_layout(x) == (1, (2, 3))
+    assert sys.getrefcount(x) == before
 
 
 @on_each_rank(2)
@@ -250,7 +292,7 @@ def test_array_api_strict() -> None:
             comm.allreduce(strict.zeros((3, 2), dtype=strict.int32), out=turned)
         comm.barrier()
 
-    on_two(body)
+    local_world(2).run(body)
 
 
 @pytest.mark.parametrize("name", ["torch", "cupy", "mpi4py.MPI", "pycollective.schedule.mixing"])
