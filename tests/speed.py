@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import time
+from collections.abc import Callable
 
 _LOOPS = 4_000_000
 _USUAL = 0.045
@@ -26,3 +27,11 @@ def slowness() -> float:
 def deadline(seconds: float) -> float:
     """Seconds after which a test that is not done hangs."""
     return seconds * slowness()
+
+
+def until(condition: Callable[[], object], seconds: float = 20) -> None:
+    """Wait for a condition; fail if it does not hold after a deadline."""
+    end = time.monotonic() + deadline(seconds)
+    while not condition():
+        assert time.monotonic() < end, "the condition was not reached in time"
+        time.sleep(0.001)

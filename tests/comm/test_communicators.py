@@ -8,6 +8,7 @@ import os
 import re
 import struct
 import threading
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from processes import run
 from reference import TOPOLOGIES, contributions
 
 import pycollective
+from meeting import on_threads
 from pycollective import Communicator, local_world
 
 
@@ -177,82 +179,53 @@ def test_names_and_numbers(comm: Communicator) -> None:
     comm.barrier()  # rank 1 keeps its part until then
 
 
-def work_in_threads(comm: Communicator, link: Connection | None, own: bool) -> None:
-    """Several threads of each rank at once, each with its own communicator, or all with the same."""
-    comms = [comm.dup() if own else comm for _ in range(4)]
-    wrong: list[str] = []
+def work_in_threads(comm: Communicator, link: Connection | None) -> None:
+    """Several threads of each rank at once, each with its own communicator."""
+    comms = [comm.dup() for _ in range(4)]
 
     def work(number: int) -> None:
-        try:
-            for turn in range(60):
-                count = 37 * turn % 3000 + 1 if own else 500
-                value = number + turn if own else 7
-                got = comms[number].allreduce(np.full(count, value))
-                assert (got == comm.size * value).all()
-                if turn % 7 == 0:
-                    comms[number].iallreduce(np.ones(500, int)).wait(5)
-        except BaseException as error:
-            wrong.append(repr(error))
+        for turn in range(60):
+            value = number + turn
+            got = comms[number].allreduce(np.full(37 * turn % 3000 + 1, value))
+            assert (got == comm.size * value).all()
+            if turn % 7 == 0:
+                comms[number].iallreduce(np.ones(500, int)).wait(5)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4 if own else 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong, wrong
+    assert on_threads([partial(work, number) for number in range(4)]) == [None] * 4
 
 
 def test_threads_with_their_own_communicators() -> None:
-    local_world(2).run(lambda comm: work_in_threads(comm, None, True))
-    run(3, work_in_threads, True)
+    local_world(2).run(lambda comm: work_in_threads(comm, None))
+    run(3, work_in_threads)
 
 
-def test_calls_from_another_thread_than_the_first() -> None:
-    run(2, work_in_threads, False)
-
-
-def share_one(comm: Communicator, link: Connection) -> list[str]:
+def share_one(comm: Communicator, link: Connection) -> None:
     """Calls from several threads of each rank: any order of them is valid."""
-    wrong: list[str] = []
 
     def work(number: int) -> None:
-        try:
-            for turn in range(100):
-                handle = comm.iallreduce(np.ones(500)) if (turn + number) % 5 == 0 else None
-                got = comm.allreduce(np.ones(500)) if handle is None else handle.result(5)
-                assert (got == comm.size).all()
-        except BaseException as error:
-            wrong.append(repr(error))
+        for turn in range(100):
+            handle = comm.iallreduce(np.ones(500)) if (turn + number) % 5 == 0 else None
+            got = comm.allreduce(np.ones(500)) if handle is None else handle.result(5)
+            assert (got == comm.size).all()
 
-    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
-        if thread.is_alive():
-            wrong.append("hangs")
-    return wrong
+    assert on_threads([partial(work, number) for number in range(3)]) == [None] * 3
 
 
 def test_threads_of_one_rank() -> None:
-    assert run(2, share_one, env={"PYCOLLECTIVE_TIMEOUT": "5"}) == [[], []]
-
-
-def explain_path(comm: Communicator) -> None:
-    text = str(comm.explain("allreduce", 1 << 20))
-    for word in ("direct", "zero-copy", "staged", "memory of this process"):
-        assert word in text
-    assert comm.explain("allreduce", 8, "ring").topology == "ring"
-    with pytest.raises(pycollective.TopologyError, match="rong"):
-        comm.explain("allreduce", 8, "rong")
-    with pytest.raises((ValueError, pycollective.Error), match="allredcue"):
-        comm.explain("allredcue", 8)
+    run(2, share_one, env={"PYCOLLECTIVE_TIMEOUT": "5"})
 
 
 @on_each_rank(2)
 def test_explain_sends_nothing(comm: Communicator) -> None:
     if comm.rank == 0:
-        explain_path(comm)
+        text = str(comm.explain("allreduce", 1 << 20))
+        for word in ("direct", "zero-copy", "staged", "memory of this process"):
+            assert word in text
+        assert comm.explain("allreduce", 8, "ring").topology == "ring"
+        with pytest.raises(pycollective.TopologyError, match="rong"):
+            comm.explain("allreduce", 8, "rong")
+        with pytest.raises((ValueError, pycollective.Error), match="allredcue"):
+            comm.explain("allredcue", 8)
     comm.barrier()
 
 

@@ -11,19 +11,20 @@ import signal
 import threading
 import time
 import weakref
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from calls import MOVING, REDUCING, call, expected, has, on_each_rank, sum_that
 from processes import run
 from reference import TOPOLOGIES, Array, contributions
-from speed import deadline
+from speed import until
 
 import pycollective
 from launch import launch
+from meeting import on_threads
 from pycollective import Communicator, Handle, PeerLostError, local_world
 
 COUNTS = (5, 60_000)
@@ -86,15 +87,6 @@ def _refused() -> None:
     comm.allreduce(np.ones(1))
     assert x[0] == 1
     assert comm.iallreduce(x, out=x, prescale=2.0).result(20)[0] == 2
-
-
-@on_each_rank(3)
-def test_v_forms(comm: Communicator) -> None:
-    rows = [3, 0, 2]
-    gathered = comm.iallgatherv(np.full(rows[comm.rank], comm.rank), rows)
-    swapped = comm.ialltoallv(np.full(6, comm.rank), [1, 2, 3])
-    assert gathered.result(20).tolist() == [0, 0, 0, 2, 2]
-    assert swapped.result(20).tolist() == [rank for rank in range(3) for _ in range(comm.rank + 1)]
 
 
 def many_in_flight(comm: Communicator, link: Connection | None) -> None:
@@ -162,22 +154,8 @@ def test_arrays_are_released_when_the_call_has_completed(comm: Communicator) -> 
     handle = comm.iallreduce(x)
     del x
     handle.wait(20)
-    deadline = time.monotonic() + 5
-    while gone() is not None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert gone() is None, "the finished call holds its input"
+    until(lambda: gone() is None)
     assert (handle.result() == 2).all()
-
-
-@on_each_rank(3)
-def test_the_result_arrives_without_a_wait(comm: Communicator) -> None:
-    """test() becomes true without a wait: the progress thread does not need the caller."""
-    handle = comm.iallreduce(np.ones(200_000))
-    deadline = time.monotonic() + 20
-    while not handle.test():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-    assert (handle.result(0) == 3).all()
 
 
 @on_each_rank(2)
@@ -192,7 +170,7 @@ def test_a_wait_runs_the_call(comm: Communicator) -> None:
 
 
 def test_a_call_goes_on_after_a_wait_that_was_too_short() -> None:
-    """The waiting thread has begun it; another thread completes it, and calls behind it."""
+    """The waiting thread has begun it; the progress thread completes it, and calls behind it, without any wait."""
 
     def body(comm: Communicator) -> None:
         if comm.rank == 1:
@@ -204,10 +182,8 @@ def test_a_call_goes_on_after_a_wait_that_was_too_short() -> None:
                 with pytest.raises(pycollective.TimeoutError):
                     handle.wait(0.01)
             gate.set()
-        deadline = time.monotonic() + 20
-        while not second.test() and time.monotonic() < deadline:
-            time.sleep(0.001)
-        assert second.test() and (second.result() == 4).all() and (first.result() == 2).all()
+        until(second.test)
+        assert (second.result(0) == 4).all() and (first.result(0) == 2).all()
         assert comm.allreduce(np.ones(1))[0] == 2
 
     gate = threading.Event()
@@ -219,17 +195,9 @@ def test_threads_wait_for_different_handles(comm: Communicator) -> None:
     """The thread that runs a communicator's calls may leave when its own is done: another one continues."""
     for turn in range(50):
         handles = [comm.iallreduce(np.full(2_000, turn + i)) for i in range(3)]
-        found: dict[int, float] = {}
-
-        def wait(i: int, handles: list[Any] = handles, found: dict[int, float] = found) -> None:
-            found[i] = handles[i].result(20)[0]
-
-        threads = [threading.Thread(target=wait, args=(i,)) for i in (2, 0, 1)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert found == {i: 2 * (turn + i) for i in range(3)}
+        order = (2, 0, 1)
+        results = on_threads([partial(handles[i].result, 20) for i in order])
+        assert [result[0] for result in results] == [2 * (turn + i) for i in order]
 
 
 def idle(comm: Communicator, link: Connection | None) -> None:
@@ -247,10 +215,7 @@ def idle(comm: Communicator, link: Connection | None) -> None:
     assert comm.iallreduce(np.ones(3)).result(20)[0] == comm.size  # they wake up again
     assert engine.submit([Item("allreduce", "last", np.ones(3))])[0].wait(20)[0] == comm.size
     handle, work = comm.iallreduce(np.ones(3)), engine.submit([Item("allreduce", "unawaited", np.ones(3))])[0]
-    deadline = time.monotonic() + 20
-    while not (handle.test() and work.test()):
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    until(lambda: handle.test() and work.test())
     engine.close()
 
 
@@ -272,12 +237,8 @@ def masked(comm: Communicator, link: Connection | None) -> None:
     comm.iallreduce(np.ones(3)).wait()
     across = local_world(2, hosts=(0, 1))  # with heartbeats
     across.run(lambda comm: comm.allreduce(np.ones(3)))
-    end, blocked = time.monotonic() + deadline(20), blocked_signals()
-    while blocked.keys() != {"pc-progress", "pc-heartbeats"}:  # a thread names itself, after it has started
-        assert time.monotonic() < end, blocked
-        time.sleep(0.001)
-        blocked = blocked_signals()
-    for mask in blocked.values():
+    until(lambda: blocked_signals().keys() == {"pc-progress", "pc-heartbeats"})  # threads name themselves
+    for mask in blocked_signals().values():
         left = {number for number in signal.valid_signals() if not int(mask, 16) >> number - 1 & 1}
         assert left == {signal.SIGKILL, signal.SIGSTOP}
 
@@ -329,13 +290,7 @@ def test_several_threads_may_wait_for_one_handle(comm: Communicator) -> None:
     if comm.rank == 0:
         time.sleep(0.1)
     handle = comm.iallreduce(np.ones(10))
-    found: list[Any] = []
-    threads = [threading.Thread(target=lambda: found.append(handle.result(20)[0])) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [2.0] * 4
+    assert on_threads([lambda: handle.result(20)[0]] * 4) == [2.0] * 4
 
 
 def test_the_error_of_a_call_comes_from_its_handle_every_time() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array
 import sys
-import time
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from calls import on_each_rank
+from speed import until
 
 from pycollective import Communicator, _core, local_world
 from pycollective.comm.bootstrap.launchers import choose
@@ -266,10 +266,7 @@ def test_exports_are_released(comm: Communicator) -> None:
         comm.allreduce(exporter)
         comm.iallreduce(exporter).wait(20)
     del exporter
-    deadline = time.monotonic() + 5  # the progress thread releases the last one later
-    while sys.getrefcount(x) > before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert sys.getrefcount(x) == before
+    until(lambda: sys.getrefcount(x) == before)  # the progress thread releases the last one later
 
 
 def test_array_api_strict() -> None:
