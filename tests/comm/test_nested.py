@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from processes import run
+from speed import until
 
 from pycollective import Communicator, CommunicatorError, NestedCallError
 
@@ -34,19 +35,20 @@ CALLS: dict[str, Callable[[Communicator], Any]] = {
 }
 
 
-def during(comm: Communicator, link: Connection, call: Callable[[], Any], body: Callable[[], None]) -> None:
+def outcome_of(attempt: Callable[[], object]) -> BaseException | None:
+    try:
+        attempt()
+    except BaseException as error:
+        return error
+    return None
+
+
+def during(comm: Communicator, call: Callable[[], Any], body: Callable[[], None]) -> None:
     """Runs `body` in a signal handler while rank 0 waits in `call`, in which the others arrive late."""
     outcomes: list[BaseException | None] = []
 
-    def handler(*_: object) -> None:
-        try:
-            body()
-            outcomes.append(None)
-        except BaseException as error:
-            outcomes.append(error)
-
     if comm.rank == 0:
-        signal.signal(signal.SIGUSR2, handler)
+        signal.signal(signal.SIGUSR2, lambda *_: outcomes.append(outcome_of(body)))
         timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR2))
         timer.start()
         call()
@@ -73,8 +75,8 @@ def in_a_signal_handler(comm: Communicator, link: Connection) -> None:
             assert isinstance(e.value, CommunicatorError)
             refused += 1
 
-    during(comm, link, comm.barrier, all_of_them)
-    during(comm, link, lambda: comm.allreduce(np.ones(1 << 16), topology="ring"), all_of_them)
+    during(comm, comm.barrier, all_of_them)
+    during(comm, lambda: comm.allreduce(np.ones(1 << 16), topology="ring"), all_of_them)
     assert comm.rank or refused == 2 * (len(CALLS) - 2)
     assert comm.allreduce(X).tolist() == [comm.size] * 3
     part = comm.dup()
@@ -89,8 +91,8 @@ def messages(comm: Communicator, link: Connection) -> None:
     here, there = np.zeros(1), np.zeros(1)
     if comm.rank == 0:
         with pytest.raises(NestedCallError):
-            during(comm, link, lambda: comm.recv(here, 1), lambda: comm.recv(there, 1))
-        during(comm, link, comm.barrier, lambda: comm.send(X, 1))
+            during(comm, lambda: comm.recv(here, 1), lambda: comm.recv(there, 1))
+        during(comm, comm.barrier, lambda: comm.send(X, 1))
     else:
         time.sleep(0.6)
         comm.send(np.full(1, 7.0), 0)
@@ -111,7 +113,7 @@ def nonblocking(comm: Communicator, link: Connection) -> None:
             with pytest.raises(NestedCallError):
                 wait()
 
-    during(comm, link, comm.barrier, start)
+    during(comm, comm.barrier, start)
     if comm.rank:
         started.append(comm.iallreduce(X))
     assert started[0].result(20).tolist() == [comm.size] * 3
@@ -121,50 +123,29 @@ def nonblocking(comm: Communicator, link: Connection) -> None:
 def in_finalizers(comm: Communicator, link: Connection) -> None:
     """The arrays of a nonblocking call are released by the thread that executed it, which waits for no rank."""
     outcomes: list[BaseException | None] = []
-
-    def last() -> None:
-        try:
-            comm.allreduce(X)
-            outcomes.append(None)
-        except BaseException as error:
-            outcomes.append(error)
-
     x = np.ones(1000)
-    weakref.finalize(x, last)
+    weakref.finalize(x, lambda: outcomes.append(outcome_of(lambda: comm.allreduce(X))))
     handles = [comm.iallreduce(x, out=np.empty(1000))]
     handles += [comm.iallreduce(X) for _ in range(3)]
     del x
     for handle in handles:
         handle.wait(20)
-    end = time.monotonic() + 20
     del handles, handle
     gc.collect()
-    while not outcomes and time.monotonic() < end:
-        time.sleep(0.01)
-    assert len(outcomes) == 1
-    assert isinstance(outcomes[0], NestedCallError), outcomes
+    until(lambda: outcomes)
+    assert [type(error) for error in outcomes] == [NestedCallError], outcomes
     comm.barrier()
 
 
 def frees_in_finalizers(comm: Communicator, link: Connection) -> None:
     """The background thread cannot wait for calls in flight, which only it runs."""
     part, outcomes = comm.dup(), []
-
-    def last() -> None:
-        try:
-            part.free()
-            outcomes.append(None)
-        except BaseException as error:
-            outcomes.append(error)
-
     if comm.rank == 0:
         x = np.ones(1000)
-        weakref.finalize(x, last)
+        weakref.finalize(x, lambda: outcomes.append(outcome_of(part.free)))
         first, second = comm.iallreduce(x, out=np.empty(1000)), part.iallreduce(X)
         del x, first
-        end = time.monotonic() + 20
-        while not outcomes and time.monotonic() < end:
-            time.sleep(0.01)
+        until(lambda: outcomes)
         assert isinstance(outcomes[0], NestedCallError), outcomes
         comm.barrier()
         assert second.result(20).tolist() == [2] * 3
@@ -175,37 +156,23 @@ def frees_in_finalizers(comm: Communicator, link: Connection) -> None:
     part.free()
 
 
-@pytest.mark.parametrize("body", [in_a_signal_handler, messages, nonblocking, in_finalizers, frees_in_finalizers])
-def test_a_call_from_within_another_one(body: Callable[[Communicator, Connection], None]) -> None:
-    run(2, body)
-
-
 def in_a_handler_of_the_engine(comm: Communicator, link: Connection) -> None:
     """The engine's callbacks, and signal handlers, may run on a thread that drives it."""
     from pycollective.engine import Engine, Item
 
     engine = Engine(comm)
     outcomes: list[BaseException | None] = []
-
-    def call(attempt: Callable[[], Any]) -> None:
-        try:
-            attempt()
-            outcomes.append(None)
-        except BaseException as error:
-            outcomes.append(error)
-
     later: list[Any] = []
-    attempts = {
-        "run": lambda: engine.run([Item("allreduce", "nested", X)]),
-        "join": engine.join,
-        "close": engine.close,
-        "submit": lambda: later.extend(engine.submit([Item("allreduce", "later", X)])),
-        "wait": lambda: later[0].wait(20),
-    }
+    attempts: list[Callable[[], Any]] = [
+        lambda: engine.run([Item("allreduce", "nested", X)]),
+        engine.join,
+        engine.close,
+        lambda: later.extend(engine.submit([Item("allreduce", "later", X)])),
+        lambda: later[0].wait(20),
+    ]
 
     def all_of_them() -> None:
-        for attempt in attempts.values():
-            call(attempt)
+        outcomes.extend(map(outcome_of, attempts))
 
     for drives in (True, False):  # this thread, or the engine's
         outcomes.clear()
@@ -218,10 +185,8 @@ def in_a_handler_of_the_engine(comm: Communicator, link: Connection) -> None:
             work = engine.submit([Item("allreduce", "first", np.ones(5))])[0]
         if drives or comm.rank:
             assert work.wait(20).tolist() == [2] * 5
-        end = time.monotonic() + 20
-        while comm.rank == 0 and len(outcomes) < len(attempts) and time.monotonic() < end:
-            time.sleep(0.01)
         if comm.rank == 0:
+            until(lambda: len(outcomes) == len(attempts))
             kinds = [type(error) for error in outcomes]
             assert kinds == [NestedCallError] * 3 + [type(None), NestedCallError], outcomes
         else:
@@ -229,10 +194,6 @@ def in_a_handler_of_the_engine(comm: Communicator, link: Connection) -> None:
         assert later[0].wait(20).tolist() == [2] * 3
     assert engine.run([Item("barrier", "end")]) == [None]
     engine.close()
-
-
-def test_callbacks_of_the_engine() -> None:
-    run(2, in_a_handler_of_the_engine)
 
 
 def signals_in_the_engine(comm: Communicator, link: Connection) -> None:
@@ -247,10 +208,16 @@ def signals_in_the_engine(comm: Communicator, link: Connection) -> None:
 
     if comm.rank:
         threading.Timer(0.3, engine.run, ([Item("allreduce", "in the handler", X)],)).start()
-    during(comm, link, lambda: engine.run(items), handler)
+    during(comm, lambda: engine.run(items), handler)
     engine.run([Item("barrier", "end")])
     engine.close()
 
 
-def test_a_signal_handler_while_an_operation_is_waited_for() -> None:
-    run(2, signals_in_the_engine)
+IN_THE_ENGINE = (in_a_handler_of_the_engine, signals_in_the_engine)
+
+
+@pytest.mark.parametrize(
+    "body", [in_a_signal_handler, messages, nonblocking, in_finalizers, frees_in_finalizers, *IN_THE_ENGINE]
+)
+def test_a_call_from_within_another_one(body: Callable[[Communicator, Connection], None]) -> None:
+    run(2, body)

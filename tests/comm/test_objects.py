@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,25 +11,28 @@ import pytest
 from calls import on_each_rank
 
 import pycollective as pc
-from launch import on_two_host_names
 from pycollective.comm import objects
 
 VALUE = {"text": "é", "numbers": [1, 2.5], "none": None, "long": b"x" * 100_000}
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-@on_each_rank()
-def test_each_rank_gets_its_object(comm: pc.Communicator, n: int) -> None:
+@pytest.mark.parametrize("hosts", [(0,), (0, 0), (0, 0, 0), (0, 0, 1, 1)], ids=str)
+def test_each_rank_gets_its_object(hosts: tuple[int, ...]) -> None:
+    n = len(hosts)
     root = n - 1
-    me = comm.rank
-    got = comm.broadcast_object(VALUE if me == root else None, root)
-    assert got == VALUE and (got is VALUE) == (me == root)
-    own = ["own"] * me
-    all_of_them = comm.allgather_object(own)
-    assert all_of_them == [["own"] * rank for rank in range(n)] and all_of_them[me] is not own
-    assert comm.gather_object((me, VALUE), root) == ([(r, VALUE) for r in range(n)] if me == root else None)
-    assert comm.scatter_object([(r, VALUE) for r in range(n)] if me == root else None, root) == (me, VALUE)
-    assert comm.scatter_object(iter(range(n)), 0) == me  # read on the root only
+
+    def body(comm: pc.Communicator) -> None:
+        me = comm.rank
+        got = comm.broadcast_object(VALUE if me == root else None, root)
+        assert got == VALUE and (got is VALUE) == (me == root)
+        own = ["own"] * me
+        all_of_them = comm.allgather_object(own)
+        assert all_of_them == [["own"] * rank for rank in range(n)] and all_of_them[me] is not own
+        assert comm.gather_object((me, VALUE), root) == ([(r, VALUE) for r in range(n)] if me == root else None)
+        assert comm.scatter_object([(r, VALUE) for r in range(n)] if me == root else None, root) == (me, VALUE)
+        assert comm.scatter_object(iter(range(n)), 0) == me  # read on the root only
+
+    pc.local_world(n, hosts=hosts).run(body)
 
 
 class Awkward(Exception):
@@ -130,44 +131,10 @@ def test_a_deadline() -> None:
     pc.local_world(2).run(body)
 
 
-HOSTS = """
-import numpy as np, pycollective as pc
-comm = pc.init()
-n, me = comm.size, comm.rank
-assert comm.cross_size == 2
-value = {"array": np.arange(1000.0), "rank": 3}
-got = comm.broadcast_object(value if me == 3 else None, 3)
-assert got["rank"] == 3 and np.array_equal(got["array"], value["array"])
-assert comm.allgather_object("x" * me) == ["x" * rank for rank in range(n)]
-assert comm.gather_object(me, 1) == (list(range(n)) if me == 1 else None)
-assert comm.scatter_object([(rank,) * rank for rank in range(n)] if me == 2 else None, 2) == (me,) * me
-for call in (comm.allgather_object, comm.broadcast_object, comm.gather_object):
-    try:
-        call((lambda: None) if me == 0 else 0)
-        raise AssertionError
-    except TypeError as error:
-        assert "pickle refuses" in str(error)
-assert pc.allgather_object(me) == list(range(n))
-print("fine", flush=True)
-"""
-
-
-@pytest.mark.mpi
-def test_between_hosts(tmp_path: Path) -> None:
-    script = tmp_path / "case.py"
-    script.write_text(HOSTS)
-    done = on_two_host_names([sys.executable, script], tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("fine") == 4
-
-
-def test_arrays_in_objects_are_copies() -> None:
-    shared = np.zeros(3)
-
-    def body(comm: pc.Communicator) -> None:
-        mine = comm.allgather_object(shared)[0]
-        mine += 1
-        assert mine.tolist() == [1, 1, 1]
-
-    pc.local_world(2).run(body)
-    assert not shared.any()
+@on_each_rank(2)
+def test_arrays_in_objects_are_copies(comm: pc.Communicator) -> None:
+    own = np.zeros(3)
+    for received in comm.allgather_object(own):
+        received += 1
+        assert received.tolist() == [1, 1, 1]
+    assert not own.any()

@@ -32,6 +32,7 @@ SCRIPT = """
     w[:] = pc.rank()
     assert (pc.iallreduce(w, out=w).result() == n * (n - 1) / 2).all()
     assert pc.split(pc.rank() % 2).size == (n + 1 - pc.rank() % 2) // 2
+    assert pc.allgather_object(pc.rank()) == list(range(n))
     pc.barrier()
     print("fine", pc.rank(), pc.size(), flush=True)
     pc.shutdown()
@@ -40,9 +41,15 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize("n", [1, 4])
-def test_under_our_launcher(n: int) -> None:
-    done = launch(n, SCRIPT, env=IMPORTABLE, check=True)
+MPI = (pytest.mark.mpi, pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun"))
+
+
+@pytest.mark.parametrize(
+    ("launcher", "n"),
+    [("alone", 1), ("pycollective", 1), ("pycollective", 4), *(pytest.param("mpirun", n, marks=MPI) for n in (1, 3))],
+)
+def test_under_every_launcher(launcher: str, n: int) -> None:
+    done = launch(n, SCRIPT, launcher=launcher, env=IMPORTABLE, check=True)
     assert list(done) == [f"fine {rank} {n}\n" for rank in range(n)]
 
 
@@ -56,18 +63,6 @@ def test_nothing_is_left_open(hosts: str, tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
     assert (done.returncode, done.stdout.split()) == (0, ["2", "2"]), done.stderr
     assert "Warning" not in done.stderr
-
-
-@pytest.mark.mpi
-@pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")
-@pytest.mark.parametrize("n", [1, 3])
-def test_under_mpirun(n: int) -> None:
-    done = launch(n, SCRIPT, launcher="mpirun", env=IMPORTABLE, check=True)
-    assert list(done) == [f"fine {rank} {n}\n" for rank in range(n)]
-
-
-def test_alone() -> None:
-    assert launch(1, SCRIPT, launcher="alone", env=IMPORTABLE, check=True)[0] == "fine 0 1\n"
 
 
 def test_every_public_name_exists() -> None:
