@@ -150,19 +150,6 @@ def test_a_rank_that_stops_while_one_is_made_is_late(hosts: tuple[int, ...]) -> 
     local_world(3, hosts=hosts).run(body)
 
 
-@on_each_rank(3)
-def test_calls_of_different_communicators_do_not_mix(comm: Communicator) -> None:
-    twin = comm.dup()
-    assert (twin.rank, twin.size, twin.world_ranks) == (comm.rank, comm.size, comm.world_ranks)
-    first, second = comm.iallreduce(np.ones(9)), twin.iallgather(np.ones(2))
-    if comm.rank % 2:
-        second.wait(20)
-    first.wait(20)
-    second.wait(20)
-    twin.free()
-    comm.barrier()
-
-
 @on_each_rank(2)
 def test_names_and_numbers(comm: Communicator) -> None:
     part = comm.split(0, name="gradients")

@@ -55,17 +55,6 @@ def test_small_messages_do_not_wait_for_the_receiver(comm: Communicator) -> None
             assert comm.recv(np.empty(4096), other)[0] == 10 * turn + part
 
 
-@on_each_rank(2)
-def test_a_large_message_waits(comm: Communicator) -> None:
-    if comm.rank == 0:
-        started = time.monotonic()
-        comm.send(np.ones(100_000), 1)
-        assert time.monotonic() - started > 0.2
-    else:
-        time.sleep(0.25)
-        comm.recv(np.empty(100_000), 0)
-
-
 def exchange_with_all(comm: Communicator, link: Connection | None) -> None:
     """Every rank posts messages to and from every other, in a different order, mixed with collectives."""
     choice = random.Random(comm.rank)
@@ -96,23 +85,6 @@ def exchange_with_all(comm: Communicator, link: Connection | None) -> None:
 def test_all_ranks_with_all_ranks(n: int) -> None:
     local_world(n).run(lambda comm: exchange_with_all(comm, None))
     run(n, exchange_with_all)
-
-
-def round_the_ring(comm: Communicator, link: Connection | None) -> int:
-    token = np.zeros(1, np.int64)
-    for _ in range(50):
-        if comm.rank > 0:
-            comm.recv(token, comm.rank - 1)
-        token += comm.rank
-        comm.send(token, (comm.rank + 1) % comm.size)
-        if comm.rank == 0:
-            comm.recv(token, comm.size - 1)
-    return int(token[0])
-
-
-def test_a_token_goes_round() -> None:
-    assert local_world(4).run(lambda comm: round_the_ring(comm, None))[0] == 50 * 6
-    assert run(4, round_the_ring)[0] == 50 * 6
 
 
 @on_each_rank(2)
@@ -150,8 +122,7 @@ def test_strided_and_other_inputs(comm: Communicator) -> None:
         comm.send(np.arange(10.0)[::2], 1)
         comm.send([1, 2, 3], 1)
         comm.send(4.5, 1)
-        return None
-    assert comm.recv(np.empty(5), 0).tolist() == [0, 2, 4, 6, 8]
-    assert comm.recv(np.empty(3, np.int64), 0).tolist() == [1, 2, 3]
-    assert comm.recv(np.empty(()), 0) == 4.5
-    return None
+    else:
+        assert comm.recv(np.empty(5), 0).tolist() == [0, 2, 4, 6, 8]
+        assert comm.recv(np.empty(3, np.int64), 0).tolist() == [1, 2, 3]
+        assert comm.recv(np.empty(()), 0) == 4.5

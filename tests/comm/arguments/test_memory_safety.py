@@ -130,10 +130,9 @@ def test_broadcasts_that_fill_and_that_do_not_follow_each_other(comm: Communicat
 HUGE = [1 << 62, 1 << 62, 1 << 62, 1 << 62]
 
 
-def _call(comm: Communicator, name: str, x: Any, out: Any, counts: Any, root: int = 0) -> Any:
-    number = _core.collectives().index(name)
+def _call(comm: Communicator, name: str, x: Any, out: Any, counts: Any) -> Any:
     team: Any = comm.backend.team
-    return team.call(number, x, out, "sum", None, root, counts, None, TIMEOUT, False)
+    return team.call(_core.collectives().index(name), x, out, "sum", None, 0, counts, None, TIMEOUT, False)
 
 
 @on_each_rank(4)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from calls import REDUCING, call, has, on_each_rank, on_ranks, reduced
-from reference import IN_RANK_ORDER, INTEGERS, NARROW, TOPOLOGIES, contributions
+from reference import IN_RANK_ORDER, INTEGERS, NARROW, TOPOLOGIES, contributions, numpy_type
 
 import pycollective
 from pycollective import Communicator, local_world
@@ -89,12 +89,6 @@ def test_unaligned_elements(comm: Communicator) -> None:
     assert comm.allreduce(x, op=OPERATORS["float64"]).tolist() == [1.5] * 3000
 
 
-@pytest.mark.parametrize("dtype", NARROW)
-def test_types_that_numba_cannot_compute_with(dtype: str) -> None:
-    xs = contributions(dtype, "sum", 2, 5)
-    refused(xs, pycollective.op(largest_magnitude), TypeError, f"numba does not compute with {dtype}")
-
-
 @pytest.mark.parametrize(
     ("function", "dtype", "reason"),
     [
@@ -104,22 +98,20 @@ def test_types_that_numba_cannot_compute_with(dtype: str) -> None:
         (lambda a, b: (a, b), "int64", "returns UniTuple"),
         (lambda a, b: a.nothing + b, "float64", "does not compile for float64"),
         (lambda a, b: a & b, "float64", "does not compile for float64"),
+        *((largest_magnitude, dtype, f"numba does not compute with {dtype}") for dtype in NARROW),
     ],
 )
 def test_functions_that_do_not_suit_the_type(function: Callable[[Any, Any], Any], dtype: str, reason: str) -> None:
-    refused(np.ones((2, 5), dtype), pycollective.op(function), TypeError, reason)
+    refused(np.ones(5, numpy_type(dtype)), pycollective.op(function), TypeError, reason)
 
 
-def refused(xs: Any, operator: Any, error: type[Exception], reason: str) -> None:
+@on_each_rank(2)
+def refused(comm: Communicator, x: Any, operator: Any, error: type[Exception], reason: str, **options: Any) -> None:
     """The call raises before anything is sent: the communicator remains usable."""
-
-    def body(comm: Communicator) -> None:
-        for collective in REDUCING:
-            with pytest.raises(error, match=reason):
-                call(comm, collective, xs[comm.rank], op=operator)
-        comm.barrier()
-
-    local_world(2).run(body)
+    for collective in REDUCING:
+        with pytest.raises(error, match=reason):
+            call(comm, collective, x, op=operator, **options)
+    comm.barrier()
 
 
 def test_invalid_operators() -> None:
@@ -127,15 +119,9 @@ def test_invalid_operators() -> None:
         pycollective.op(lambda a, b, c: a)  # type: ignore[arg-type,misc]
     with pytest.raises(TypeError, match="Python function of two elements"):
         pycollective.op(max)
-    refused(np.ones((2, 5)), "sun", ValueError, "no operator is called 'sun'; did you mean sum")
-    refused(np.ones((2, 5)), max, TypeError, "op must be sum, ")
-
-
-@on_each_rank(2)
-def test_an_operator_takes_no_scaling(comm: Communicator) -> None:
-    with pytest.raises(TypeError, match="takes no prescale or postscale"):
-        comm.allreduce(np.ones(5), op=OPERATORS["float64"], prescale=2.0)
-    comm.barrier()
+    refused(np.ones(5), "sun", ValueError, "no operator is called 'sun'; did you mean sum")
+    refused(np.ones(5), max, TypeError, "op must be sum, ")
+    refused(np.ones(5), OPERATORS["float64"], TypeError, "takes no prescale or postscale", prescale=2.0)
 
 
 def test_division_by_zero_inside_an_operator_does_not_stop_the_block() -> None:
