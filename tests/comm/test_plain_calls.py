@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ml_dtypes
@@ -368,22 +369,16 @@ def test_memory_that_a_tensor_gives_up_stays_until_the_call_has_completed(nonblo
         gone = weakref.ref(memory)
         x = torch.from_numpy(memory)
         del memory
-        results: list[Any] = []
         if nonblocking:
-            handle = comm.iallreduce(x)
+            waiting = comm.iallreduce(x)
         else:
-            blocked = threading.Thread(target=lambda: results.append(comm.allreduce(x, timeout=20)))
-            blocked.start()
+            waiting = ThreadPoolExecutor().submit(comm.allreduce, x, timeout=20)
             time.sleep(0.1)
         x.set_(torch.zeros(1, dtype=torch.float64))
         gc.collect()
         assert gone() is not None, "the call reads freed memory"
         exchanged.set()
-        if nonblocking:
-            results.append(handle.result(20))
-        else:
-            blocked.join()
-        assert (results[0] == 2).all()
+        assert (waiting.result(20) == 2).all()
         until(lambda: gone() is None)
 
     exchanged = threading.Event()

@@ -194,10 +194,7 @@ def test_a_copy_that_fails() -> None:
         cut_small(comm)
         copies = LateCopies(failing=5 if comm.rank == 1 else -1)
         x = np.ones(10_000, np.float32)
-        for text in (
-            "rank 1 could not copy between its GPU and host memory during.*: out of order",
-            "given up",
-        ):
+        for text in ("rank 1 could not copy between its GPU and host memory during.*: out of order", "given up"):
             with pytest.raises(pc.CommunicatorError, match=text):
                 staged(comm, copies, CallRequest("allreduce", x, np.empty_like(x)))
 
