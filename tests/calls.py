@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -112,10 +112,10 @@ def on_ranks(n: int, parts: list[Part]) -> list[list[Any]]:
     return [list(results) for results in zip(*by_rank, strict=True)]
 
 
-def on_each_rank(n: int | None = None) -> Callable[[Callable[..., object]], Callable[..., None]]:
+def on_each_rank(n: int = 0, hosts: Sequence[int] = ()) -> Callable[[Callable[..., object]], Callable[..., None]]:
     """Makes a test of a function whose first argument is a communicator: it runs on each rank of a world of threads.
 
-    n: number of ranks; None: the test's parameter `n`.
+    n: number of ranks; hosts: their hosts, if on several. Without them: the test's parameter of the name.
     """
 
     def decorate(body: Callable[..., object]) -> Callable[..., None]:
@@ -124,8 +124,10 @@ def on_each_rank(n: int | None = None) -> Callable[[Callable[..., object]], Call
 
         @functools.wraps(body)
         def test(*args: Any, **options: Any) -> None:
-            size = n or signature.bind(*args, **options).arguments["n"]
-            local_world(size).run(lambda comm: body(comm, *args, **options))
+            given = signature.bind(*args, **options).arguments
+            places = hosts or given.get("hosts", ())
+            world = local_world(len(places) or n or given["n"], hosts=places)
+            world.run(lambda comm: body(comm, *args, **options))
 
         test.__signature__ = signature  # type: ignore[attr-defined]
         return test

@@ -17,22 +17,18 @@ VALUE = {"text": "é", "numbers": [1, 2.5], "none": None, "long": b"x" * 100_000
 
 
 @pytest.mark.parametrize("hosts", [(0,), (0, 0), (0, 0, 0), (0, 0, 1, 1)], ids=str)
-def test_each_rank_gets_its_object(hosts: tuple[int, ...]) -> None:
-    n = len(hosts)
+@on_each_rank()
+def test_each_rank_gets_its_object(comm: pc.Communicator, hosts: tuple[int, ...]) -> None:
+    me, n = comm.rank, comm.size
     root = n - 1
-
-    def body(comm: pc.Communicator) -> None:
-        me = comm.rank
-        got = comm.broadcast_object(VALUE if me == root else None, root)
-        assert got == VALUE and (got is VALUE) == (me == root)
-        own = ["own"] * me
-        all_of_them = comm.allgather_object(own)
-        assert all_of_them == [["own"] * rank for rank in range(n)] and all_of_them[me] is not own
-        assert comm.gather_object((me, VALUE), root) == ([(r, VALUE) for r in range(n)] if me == root else None)
-        assert comm.scatter_object([(r, VALUE) for r in range(n)] if me == root else None, root) == (me, VALUE)
-        assert comm.scatter_object(iter(range(n)), 0) == me  # read on the root only
-
-    pc.local_world(n, hosts=hosts).run(body)
+    got = comm.broadcast_object(VALUE if me == root else None, root)
+    assert got == VALUE and (got is VALUE) == (me == root)
+    own = ["own"] * me
+    all_of_them = comm.allgather_object(own)
+    assert all_of_them == [["own"] * rank for rank in range(n)] and all_of_them[me] is not own
+    assert comm.gather_object((me, VALUE), root) == ([(r, VALUE) for r in range(n)] if me == root else None)
+    assert comm.scatter_object([(r, VALUE) for r in range(n)] if me == root else None, root) == (me, VALUE)
+    assert comm.scatter_object(iter(range(n)), 0) == me  # read on the root only
 
 
 class Awkward(Exception):

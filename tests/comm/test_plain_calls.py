@@ -25,6 +25,7 @@ from reference import DTYPES, Array, contributions
 from seeds import examples
 from speed import until
 
+from comm.arguments.test_memory_safety import DLTensor, capsule_of
 from pycollective import Communicator, MismatchError, local_world
 from pycollective.comm.arguments import arrays
 
@@ -388,17 +389,6 @@ def test_memory_that_a_tensor_gives_up_stays_until_the_call_has_completed(nonblo
 # -- other libraries with the exchange API -------------------------------------------------------------------------
 
 
-class DLTensor(ctypes.Structure):
-    """Device types of dlpack.h."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p), ("device", ctypes.c_int32), ("number", ctypes.c_int32), ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("offset", ctypes.c_uint64),
-    )  # fmt: skip
-
-
 EXPORT = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
 DESCRIBE = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DLTensor))
 
@@ -411,10 +401,6 @@ class ExchangeApi(ctypes.Structure):
         ("allocate", ctypes.c_void_p), ("export", EXPORT), ("adopt", ctypes.c_void_p), ("describe", DESCRIBE),
         ("stream", ctypes.c_void_p),
     )  # fmt: skip
-
-
-capsule_of = ctypes.pythonapi.PyCapsule_New
-capsule_of.restype, capsule_of.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 
 
 def library(major: int = 1, capsule_name: bytes = b"dlpack_exchange_api", answer: int = 0, **wrong: Any) -> Any:
@@ -465,18 +451,15 @@ BROKEN: dict[str, dict[str, Any]] = {
 }
 
 
-def test_another_library_with_the_exchange_api_is_read_by_c_code() -> None:
+@on_each_rank(2)
+def test_another_library_with_the_exchange_api_is_read_by_c_code(comm: Communicator) -> None:
     kind = library()
-
-    def body(comm: Communicator) -> None:
-        memory = np.arange(6, dtype=np.float32).reshape(2, 3) + comm.rank
-        x, out = kind(memory), np.zeros((2, 3), np.float32)
-        assert comm.allreduce(x, out=out) is out
-        assert out.tolist() == [[1, 3, 5], [7, 9, 11]]
-        assert comm.allgather(x, out=np.zeros((4, 3), np.float32))[3].tolist() == [4, 5, 6]
-        assert comm.iallreduce(x, out=torch.zeros(2, 3)).result(20).tolist() == out.tolist()
-
-    local_world(2).run(body)
+    memory = np.arange(6, dtype=np.float32).reshape(2, 3) + comm.rank
+    x, out = kind(memory), np.zeros((2, 3), np.float32)
+    assert comm.allreduce(x, out=out) is out
+    assert out.tolist() == [[1, 3, 5], [7, 9, 11]]
+    assert comm.allgather(x, out=np.zeros((4, 3), np.float32))[3].tolist() == [4, 5, 6]
+    assert comm.iallreduce(x, out=torch.zeros(2, 3)).result(20).tolist() == out.tolist()
     assert kind.counts["described"] and not kind.counts["exported"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import threading
 from typing import Any
@@ -188,30 +189,32 @@ def test_windows_that_do_not_fit_are_refused(comm: Communicator) -> None:
             comm.empty(shape)
 
 
+class DLTensor(ctypes.Structure):
+    """DLManagedTensor of dlpack.h."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p), ("device", ctypes.c_int32), ("number", ctypes.c_int32), ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("offset", ctypes.c_uint64), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p),
+    )  # fmt: skip
+
+
+capsule_of = ctypes.pythonapi.PyCapsule_New
+capsule_of.restype, capsule_of.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+
+
 class _Producer:
     """Exports NumPy memory with another shape, through a DLPack capsule made by ctypes."""
 
     def __init__(self, shape: list[int], strides: list[int] | None = None, offset: int = 0) -> None:
-        import ctypes
-
-        self.memory = np.zeros(16)
-        count = len(shape)
-        extents = (ctypes.c_int64 * count)(*shape)
-        steps = (ctypes.c_int64 * count)(*strides) if strides is not None else None
-        fields = np.zeros(8, np.uint64)  # DLManagedTensor: data, device, (ndim, dtype), shape, strides, offset, 0, 0
-        fields[0] = self.memory.ctypes.data
-        fields[1] = 1
-        fields[2] = count | (2 | 64 << 8 | 1 << 16) << 32
-        fields[3] = ctypes.addressof(extents)
-        fields[4] = ctypes.addressof(steps) if steps is not None else 0
-        fields[5] = offset
-        self.kept = (extents, steps, fields)
-        new = ctypes.pythonapi.PyCapsule_New
-        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        self.capsule = new(fields.ctypes.data, b"dltensor", None)
+        self.memory, extents = np.zeros(16), ctypes.c_int64 * len(shape)
+        steps = None if strides is None else extents(*strides)
+        data = self.memory.ctypes.data
+        self.tensor = DLTensor(data, 1, 0, len(shape), 2, 64, 1, extents(*shape), steps, offset)
 
     def __dlpack__(self, **_: Any) -> Any:
-        return self.capsule
+        return capsule_of(ctypes.addressof(self.tensor), b"dltensor", None)
 
 
 def test_invalid_dlpack_shapes_are_refused() -> None:

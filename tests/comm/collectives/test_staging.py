@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import on_each_rank
 
 import pycollective as pc
 from pycollective import Communicator, _core
@@ -129,83 +130,71 @@ HOSTS = [(0, 0, 0), (0, 1), (0, 0, 1, 1), (0, 1, 0)]
 
 @pytest.mark.parametrize("hosts", HOSTS)
 @pytest.mark.parametrize("topology", ["direct", "ring", "ordered", "tree", "hierarchical"])
-def test_reductions(hosts: tuple[int, ...], topology: str) -> None:
-    def work(comm: Communicator) -> None:
-        cut_small(comm)
-        copies = LateCopies()
-        for count in (0, 1, 255, 5003, 64_000):
-            x = numbers(comm, count)
-            expected = comm.allreduce(x, topology=topology)
-            request = CallRequest("allreduce", x.copy(), np.full(count, -1, np.float32), topology=topology)
-            assert staged(comm, copies, request).tobytes() == expected.tobytes(), count
-            both = x.copy()
-            request = CallRequest("allreduce", both, both, topology=topology)
-            assert staged(comm, copies, request).tobytes() == expected.tobytes(), count
-
-    pc.local_world(len(hosts), hosts=hosts).run(work)
+@on_each_rank()
+def test_reductions(comm: Communicator, hosts: tuple[int, ...], topology: str) -> None:
+    cut_small(comm)
+    copies = LateCopies()
+    for count in (0, 1, 255, 5003, 64_000):
+        x = numbers(comm, count)
+        expected = comm.allreduce(x, topology=topology)
+        request = CallRequest("allreduce", x.copy(), np.full(count, -1, np.float32), topology=topology)
+        assert staged(comm, copies, request).tobytes() == expected.tobytes(), count
+        both = x.copy()
+        request = CallRequest("allreduce", both, both, topology=topology)
+        assert staged(comm, copies, request).tobytes() == expected.tobytes(), count
 
 
 @pytest.mark.parametrize("hosts", HOSTS)
-def test_blocks(hosts: tuple[int, ...]) -> None:
-    def work(comm: Communicator) -> None:
-        cut_small(comm)
-        copies, n = LateCopies(), comm.size
-        for rows in (1, 700, 9000):
-            x = numbers(comm, rows * n)
-            own = (rows,) * n
-            for collective, counts, length, root in (
-                ("allgather", (rows * n,) * n, rows * n * n, -1), ("reduce_scatter", own, rows, -1),
-                ("alltoall", own * n, rows * n, -1), ("gather", (rows * n,) * n, rows * n * n, 1),
-                ("scatter", own, rows, 1), ("broadcast", None, rows * n, 1), ("reduce", None, rows * n, 1),
-                ("scan", None, rows * n, -1),
-            ):  # fmt: skip
-                gets = collective not in ("gather", "reduce") or comm.rank == root
-                requests = [
-                    CallRequest(collective, x.copy(), np.zeros(length, np.float32) if gets else None, root=root,
-                                counts=counts)
-                    for _ in range(2)
-                ]  # fmt: skip
-                comm.backend.run(requests[0])
-                found = staged(comm, copies, requests[1])
-                if gets:
-                    assert found.tobytes() == requests[0].out.tobytes(), (collective, rows)
-
-    pc.local_world(len(hosts), hosts=hosts).run(work)
+@on_each_rank()
+def test_blocks(comm: Communicator, hosts: tuple[int, ...]) -> None:
+    cut_small(comm)
+    copies, n = LateCopies(), comm.size
+    for rows in (1, 700, 9000):
+        x = numbers(comm, rows * n)
+        own = (rows,) * n
+        for collective, counts, length, root in (
+            ("allgather", (rows * n,) * n, rows * n * n, -1), ("reduce_scatter", own, rows, -1),
+            ("alltoall", own * n, rows * n, -1), ("gather", (rows * n,) * n, rows * n * n, 1),
+            ("scatter", own, rows, 1), ("broadcast", None, rows * n, 1), ("reduce", None, rows * n, 1),
+            ("scan", None, rows * n, -1),
+        ):  # fmt: skip
+            gets = collective not in ("gather", "reduce") or comm.rank == root
+            requests = [
+                CallRequest(collective, x.copy(), np.zeros(length, np.float32) if gets else None, root=root,
+                            counts=counts)
+                for _ in range(2)
+            ]  # fmt: skip
+            comm.backend.run(requests[0])
+            found = staged(comm, copies, requests[1])
+            if gets:
+                assert found.tobytes() == requests[0].out.tobytes(), (collective, rows)
 
 
-def test_tiles_are_pipelined() -> None:
+@on_each_rank(hosts=(0, 1))
+def test_tiles_are_pipelined(comm: Communicator) -> None:
     """The first tile of the result is copied to the device before the last tile of the input is copied from it, and the
     staging memory is a few tiles."""
-
-    def work(comm: Communicator) -> tuple[list[int], int]:
-        cut_small(comm)
-        copies, x = LateCopies(), np.ones(100_000, np.float32)
-        staged(comm, copies, CallRequest("allreduce", x, np.empty_like(x)))
-        return copies.enqueued, copies.memory_bytes
-
-    for enqueued, nbytes in pc.local_world(2, hosts=(0, 1)).run(work):
-        assert enqueued[:2] == [TO_HOST, TO_HOST]
-        assert enqueued.index(TO_DEVICE) < len(enqueued) / 8
-        assert nbytes < 400_000 / 8
+    cut_small(comm)
+    copies, x = LateCopies(), np.ones(100_000, np.float32)
+    staged(comm, copies, CallRequest("allreduce", x, np.empty_like(x)))
+    assert copies.enqueued[:2] == [TO_HOST, TO_HOST]
+    assert copies.enqueued.index(TO_DEVICE) < len(copies.enqueued) / 8
+    assert copies.memory_bytes < 400_000 / 8
 
 
-def test_a_copy_that_fails() -> None:
-    def work(comm: Communicator) -> None:
-        cut_small(comm)
-        copies = LateCopies(failing=5 if comm.rank == 1 else -1)
-        x = np.ones(10_000, np.float32)
-        for text in ("rank 1 could not copy between its GPU and host memory during.*: out of order", "given up"):
-            with pytest.raises(pc.CommunicatorError, match=text):
-                staged(comm, copies, CallRequest("allreduce", x, np.empty_like(x)))
-
-    pc.local_world(3, hosts=(0, 0, 1)).run(work)
+@on_each_rank(hosts=(0, 0, 1))
+def test_a_copy_that_fails(comm: Communicator) -> None:
+    cut_small(comm)
+    copies = LateCopies(failing=5 if comm.rank == 1 else -1)
+    x = np.ones(10_000, np.float32)
+    for text in ("rank 1 could not copy between its GPU and host memory during.*: out of order", "given up"):
+        with pytest.raises(pc.CommunicatorError, match=text):
+            staged(comm, copies, CallRequest("allreduce", x, np.empty_like(x)))
 
 
-def test_a_copy_that_does_not_end() -> None:
-    def work(comm: Communicator) -> None:
-        copies = LateCopies(never=comm.rank == 1)
-        x = np.ones(10, np.float32)
-        with pytest.raises(pc.TimeoutError, match=r"rank 1 could not copy.*deadline"):
-            staged(comm, copies, CallRequest("allreduce", x, np.empty_like(x), timeout=20 - 19.7 * comm.rank))
-
-    pc.local_world(2, hosts=(0, 1)).run(work)
+@on_each_rank(hosts=(0, 1))
+def test_a_copy_that_does_not_end(comm: Communicator) -> None:
+    copies = LateCopies(never=comm.rank == 1)
+    x = np.ones(10, np.float32)
+    with pytest.raises(pc.TimeoutError, match=r"rank 1 could not copy.*deadline"):
+        staged(comm, copies, CallRequest("allreduce", x, np.empty_like(x), timeout=20 - 19.7 * comm.rank))
