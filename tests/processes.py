@@ -10,11 +10,13 @@ A process that has loaded torch takes long to fork and to initialize: `run` can 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import json
 import os
 import pickle
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -346,3 +348,27 @@ def _load(file: str, name: str) -> Callable[..., Any]:
     spec.loader.exec_module(module)
     found: Callable[..., Any] = getattr(module, name)
     return found
+
+
+# -- for tests --------------------------------------------------------------------------------------------------------
+
+
+def all_say(job: Job, word: str) -> None:
+    """Hear this word from every rank."""
+    for rank in range(job.n):
+        assert job.hear(rank) == word, job.outcomes()[rank].trace
+
+
+def refuse(system_call: int, code: int) -> None:
+    """Make a system call fail in this process from now on, by a seccomp filter like those of containers."""
+    load, equal, give = 0x20, 0x15, 0x06  # BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_RET|K
+    errno_of, allow = 0x00050000, 0x7FFF0000
+    rows = [(load, 0, 0, 0), (equal, 0, 1, system_call), (give, 0, 0, errno_of | code), (give, 0, 0, allow)]
+    filters = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *row) for row in rows))
+    program = struct.pack("HxxxxxxP", len(rows), ctypes.addressof(filters))
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong]
+    assert prctl(38, 1, None, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
+    done = prctl(22, 2, ctypes.cast(program, ctypes.c_void_p), 0, 0)  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+    if done != 0:
+        raise OSError(ctypes.get_errno(), "no seccomp filter")

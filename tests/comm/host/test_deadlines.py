@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from calls import sum_that
-from processes import Job
+from processes import Job, all_say
 
-import pycollective
-from pycollective import Communicator, CommunicatorError, PeerLostError, TimeoutError, local_world
+from pycollective import Communicator, CommunicatorError, Error, PeerLostError, TimeoutError, local_world
 
 
 @pytest.mark.parametrize("nonblocking", [False, True])
@@ -35,6 +34,7 @@ def test_the_missing_ranks_and_the_call_are_named(n: int, missing: list[int], no
             else:
                 comm.allreduce(np.ones(77), timeout=0.3)
         assert 0.25 < time.monotonic() - started < 2
+        assert isinstance(caught.value, builtins.TimeoutError) and isinstance(caught.value, Error)
         with pytest.raises(TimeoutError):
             comm.barrier()
         assert time.monotonic() - started < 2
@@ -45,56 +45,28 @@ def test_the_missing_ranks_and_the_call_are_named(n: int, missing: list[int], no
         assert "within 0.3 s by " + ", ".join(f"rank {rank}" for rank in missing) in text
 
 
-def test_it_is_a_builtin_timeout_and_our_error() -> None:
-    assert issubclass(TimeoutError, builtins.TimeoutError)
-    assert issubclass(TimeoutError, pycollective.Error)
-
-
-def arrive_late(comm: Communicator, link: Connection) -> tuple[str, float]:
-    started = time.monotonic()
-    if comm.rank == 1:
-        link.recv()
-    try:
-        comm.allreduce(np.ones(1 << 17), topology="ring", timeout=0.4)
-    except TimeoutError as error:
-        taken = time.monotonic() - started
-        fresh = comm.shrink(timeout=2)
-        return f"{error} [{fresh.size} ranks, sum {fresh.allreduce(np.ones(1))[0]}]", taken
-    return "through", 0.0
-
-
-def test_processes_and_a_fresh_start() -> None:
-    """The late rank finds the communicator poisoned; all three continue with a new one."""
-    with Job(3, arrive_late) as job:
-        time.sleep(0.8)
-        job.link[1].send("go")
-        for text, _ in job.results():
-            assert "not entered within 0.4 s by rank 1" in text
-            assert text.endswith("[3 ranks, sum 3.0]")
-
-
-def call_repeatedly(comm: Communicator, link: Connection) -> str:
+def call_repeatedly(comm: Communicator, link: Connection) -> tuple[str, int, float]:
     comm.barrier()
     link.send("ready")
-    try:
+    with pytest.raises(TimeoutError) as caught:
         while True:
             comm.allreduce(np.ones(1 << 18), timeout=0.5)
-    except TimeoutError as error:
-        return str(error)
+    fresh = comm.shrink(timeout=5)
+    return str(caught.value), fresh.size, fresh.allreduce(np.ones(1))[0]
 
 
-def test_a_rank_that_is_stopped_in_a_call_is_named() -> None:
+def test_a_rank_that_is_stopped_in_a_call_is_named_and_all_can_start_afresh() -> None:
     """It is alive, so it is not lost: the ranks waiting for it name it, and it gets the error when it continues."""
     with Job(3, call_repeatedly) as job:
-        for rank in range(3):
-            assert job.hear(rank) == "ready"
+        all_say(job, "ready")
         time.sleep(0.02)
         job.kill(1, signal.SIGSTOP)
         time.sleep(1.2)
         job.kill(1, signal.SIGCONT)
-        for text in job.results():
+        for text, size, total in job.results():
             assert "within 0.5 s" in text
             assert "rank 1 entered it but made no progress" in text or "by rank 1" in text
+            assert (size, total) == (3, 3)
 
 
 def test_what_was_read_from_a_rank_that_has_given_up_is_no_result() -> None:

@@ -58,28 +58,27 @@ print(*pc.local_world(4).run(lambda comm: int(comm.allreduce(comm.rank))))
 """
 
 
+def run_interrupted(code: str, folder: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n6 6 6 6\n", "")
+
+
 def test_an_interrupt_leaves_no_module_locked(tmp_path: Path) -> None:
     """Ranks that wait for another one's import are interrupted after it."""
     (tmp_path / "slow.py").write_text("import time\nwhile True: time.sleep(0.001)\n")
     code = SCRIPT.format(body="started.release(); import slow")
-    code += "open('slow.py', 'w').close()\nimport slow\n"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n6 6 6 6\n", "")
+    run_interrupted(f"{code}open('slow.py', 'w').close()\nimport slow\n", tmp_path)
 
 
 @pytest.mark.parametrize("name", BODIES)
 def test_an_interrupt_ends_all_ranks_and_the_next_run_works(name: str, tmp_path: Path) -> None:
-    code = SCRIPT.format(body=BODIES[name])
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n6 6 6 6\n", "")
+    run_interrupted(SCRIPT.format(body=BODIES[name]), tmp_path)
 
 
 def test_a_rank_in_native_code_is_left_behind_as_a_daemon(tmp_path: Path) -> None:
     """time.sleep() simulates it: no exception can reach a thread before it returns."""
     code = SCRIPT.format(body="started.release(); comm.barrier() if comm.rank else time.sleep(600)")
-    code = code.replace("for thread in left:\n    thread.join(20)\nassert not any", "assert any")
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n6 6 6 6\n", "")
+    run_interrupted(code.replace("for thread in left:\n    thread.join(20)\nassert not any", "assert any"), tmp_path)
 
 
 def test_a_rank_that_is_being_started_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,15 +14,12 @@ from pycollective.schedule import COLLECTIVES, Placement, Schedule, compile, des
 from pycollective.schedule.compiler.p2p import compile_send
 
 
-def waited_for(schedule: Schedule) -> list[set[int]]:
-    """For each rank, the ranks that it waits for."""
-    waits = [[*rank.exit_waits, *(wait for step in rank.steps for wait in step.waits)] for rank in schedule.ranks]
-    return [{wait.peer for wait in mine} for mine in waits]
-
-
 def by_themselves(schedule: Schedule) -> list[tuple[int, ...]]:
     """The subsets of the ranks that wait only for each other."""
-    waits = waited_for(schedule)
+    waits = [
+        {wait.peer for wait in (*rank.exit_waits, *(wait for step in rank.steps for wait in step.waits))}
+        for rank in schedule.ranks
+    ]
     parts = (part for k in range(1, schedule.size) for part in itertools.combinations(range(schedule.size), k))
     return [part for part in parts if all(waits[rank] <= set(part) for rank in part)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from multiprocessing.connection import Connection
@@ -10,15 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import sum_that
-from processes import IMPORTABLE, Job, Outcome, alive, shared_memory
+from calls import MOVING, REDUCING, call, sum_that
+from processes import IMPORTABLE, Job, Outcome, alive, all_say, shared_memory
 
 from launch import launch
 from pycollective import Communicator, PeerLostError, local_world
 from pycollective.comm.host import shrink
 
-SPINNING = {"PYCOLLECTIVE_SPIN_US": "200000", "PYCOLLECTIVE_YIELD_US": "0"}
-YIELDING = {"PYCOLLECTIVE_SPIN_US": "0", "PYCOLLECTIVE_YIELD_US": "400000"}
+SPINNING = {"PYCOLLECTIVE_SPIN_US": "inf"}
+YIELDING = {"PYCOLLECTIVE_SPIN_US": "0", "PYCOLLECTIVE_YIELD_US": "inf"}
 SLEEPING = {"PYCOLLECTIVE_SPIN_US": "0", "PYCOLLECTIVE_YIELD_US": "0"}
 
 
@@ -35,15 +36,32 @@ def check(outcomes: dict[int, Outcome], victim: int, killed_at: float) -> None:
         assert outcome.exitcode == 1
 
 
-def call_forever(comm: Communicator, link: Connection, kind: str, count: int, nonblocking: bool) -> None:
+def lose(job: Job, victim: int, word: str = "ready", after: float = 0.05) -> None:
+    """Kill a rank a moment after all have said the word, and check how they end."""
+    all_say(job, word)
+    time.sleep(after)
+    at = job.kill(victim)
+    check(job.outcomes(), victim, at)
+
+
+def call_forever(
+    comm: Communicator,
+    link: Connection,
+    collective: str,
+    kind: str = "plain",
+    count: int = 150_000,
+    nonblocking: bool = False,
+) -> None:
     x = comm.empty(count, np.float32) if kind == "window" else np.empty(count, np.float32)
     x[:] = 0
-    topology = None if kind == "window" else kind
-    for i in range(10**9):
-        if nonblocking:
-            comm.iallreduce(x, out=x, topology=topology).wait()
+    options = {} if kind in ("window", "plain") else {"topology": kind}
+    for i in itertools.count():
+        if collective == "barrier":
+            comm.barrier()
+        elif nonblocking:
+            comm.iallreduce(x, out=x, **options).wait()
         else:
-            comm.allreduce(x, out=x, topology=topology)
+            call(comm, collective, x, out=x if collective == "allreduce" else None, **options)
         if i == 2:
             link.send("busy")
 
@@ -53,33 +71,14 @@ def call_forever(comm: Communicator, link: Connection, kind: str, count: int, no
 @pytest.mark.parametrize("n", [2, 4, 8])
 def test_in_the_middle_of_a_call(n: int, count: int, nonblocking: bool) -> None:
     for victim, kind in ((0, "window"), (n - 1, "direct"), (n // 2, "ring")):
-        with Job(n, call_forever, kind, count, nonblocking) as job:
-            for rank in range(n):
-                assert job.hear(rank) == "busy"
-            time.sleep(0.003 * (victim + 1))
-            check_and_close(job, victim)
+        with Job(n, call_forever, "allreduce", kind, count, nonblocking) as job:
+            lose(job, victim, "busy", 0.003 * (victim + 1))
 
 
-def check_and_close(job: Job, victim: int) -> None:
-    at = job.kill(victim)
-    check(job.outcomes(), victim, at)
-
-
-@pytest.mark.parametrize("collective", ["broadcast", "reduce", "reduce_scatter", "allgather", "gather", "scatter",
-                                        "alltoall", "barrier"])  # fmt: skip
+@pytest.mark.parametrize("collective", [*REDUCING[1:], *MOVING, "barrier"])
 def test_in_every_collective(collective: str) -> None:
-    with Job(3, repeat_forever, collective) as job:
-        for rank in range(3):
-            assert job.hear(rank) == "busy"
-        check_and_close(job, 1)
-
-
-def repeat_forever(comm: Communicator, link: Connection, collective: str) -> None:
-    arguments = () if collective == "barrier" else (np.ones(3 * 50000),)
-    for i in range(10**9):
-        getattr(comm, collective)(*arguments)
-        if i == 2:
-            link.send("busy")
+    with Job(3, call_forever, collective) as job:
+        lose(job, 1, "busy", 0)
 
 
 def wait_for_a_peer(comm: Communicator, link: Connection, away: int, collective: str, count: int) -> str:
@@ -94,19 +93,15 @@ def wait_for_a_peer(comm: Communicator, link: Connection, away: int, collective:
 @pytest.mark.parametrize("patience", [SPINNING, YIELDING, SLEEPING], ids=["spinning", "yielding", "sleeping"])
 @pytest.mark.parametrize("count", [1, 300000])
 def test_while_the_others_wait_for_it(patience: dict[str, str], count: int) -> None:
-    """Two ranks: the survivor spins, yields or sleeps."""
     with Job(2, wait_for_a_peer, 0, "allreduce", count, env=patience) as job:
-        assert job.hear(0) == job.hear(1) == "ready"
-        time.sleep(0.05)
-        check_and_close(job, 0)
+        lose(job, 0)
 
 
 @pytest.mark.parametrize("n", [4, 8])
 def test_while_it_waits_itself(n: int) -> None:
     """The victim waits in the call, like the survivors, for a late rank, which gets the error too."""
     with Job(n, wait_for_a_peer, n - 1, "allreduce", 100000) as job:
-        for rank in range(n):
-            assert job.hear(rank) == "ready"
+        all_say(job, "ready")
         time.sleep(0.3)
         at = job.kill(1)
         time.sleep(0.1)
@@ -128,9 +123,7 @@ def hold_messages(comm: Communicator, link: Connection, receive: bool) -> None:
 @pytest.mark.parametrize("receive", [False, True], ids=["send", "recv"])
 def test_in_point_to_point(receive: bool) -> None:
     with Job(2, hold_messages, receive) as job:
-        assert job.hear(0) == job.hear(1) == "ready"
-        time.sleep(0.1)
-        check_and_close(job, 1)
+        lose(job, 1, after=0.1)
 
 
 def two_in_a_subset(comm: Communicator, link: Connection) -> str:
@@ -154,8 +147,7 @@ def two_in_a_subset(comm: Communicator, link: Connection) -> str:
 
 def test_in_a_communicator_of_some() -> None:
     with Job(4, two_in_a_subset) as job:
-        for rank in range(4):
-            assert job.hear(rank) == "ready"
+        all_say(job, "ready")
         at = job.kill(3)
         assert job.hear(2) - at < 1.0
         outcomes = job.outcomes()
@@ -183,8 +175,7 @@ def leave_after(comm: Communicator, link: Connection, all_of_them: bool) -> str:
 @pytest.mark.parametrize("all_of_them", [True, False], ids=["dup", "split"])
 def test_who_leaves_because_of_a_loss_is_not_taken_for_lost(all_of_them: bool) -> None:
     with Job(3, leave_after, all_of_them) as job:
-        for rank in range(3):
-            assert job.hear(rank) == "ready"
+        all_say(job, "ready")
         job.kill(2)
         text = job.outcomes()[0].value
     assert text is not None and "rank 2 is gone" in text and "has freed" not in text, text
@@ -231,8 +222,7 @@ def continue_after(comm: Communicator, link: Connection) -> dict[str, Any]:
 
 def test_shrink_twice() -> None:
     with Job(4, continue_after) as job:
-        for rank in range(4):
-            assert job.hear(rank) == "ready"
+        all_say(job, "ready")
         job.kill(1)
         for rank in (0, 2, 3):
             assert job.hear(rank) == "shrunk", job.outcomes()[rank].trace

@@ -6,7 +6,7 @@ import os
 import resource
 import time
 from multiprocessing.connection import Connection
-from typing import Any
+from unittest.mock import Mock, call
 
 import numpy as np
 from processes import Job, run
@@ -23,16 +23,19 @@ LATE = 0.5
 def late(comm: Communicator, link: Connection | None) -> list[float]:
     """Seconds of CPU that rank 0 uses while it waits: in a blocking call, for a message, for a nonblocking call."""
     x = np.ones(3)
-    calls = [lambda: comm.allreduce(x), lambda: comm.recv(x, 1) if comm.rank == 0 else comm.send(x, 0)]
-    calls.append(lambda: comm.iallreduce(x).wait())
+    calls = [
+        lambda: comm.allreduce(x),
+        lambda: comm.recv(x, 1) if comm.rank == 0 else comm.send(x, 0),
+        lambda: comm.iallreduce(x).wait(),
+    ]
     used = []
-    for call in calls:
-        call()  # whatever only a first call does
+    for make in calls:
+        make()  # whatever only a first call does
         comm.barrier()
         if comm.rank == 1:
             time.sleep(LATE)
         before = time.process_time()
-        call()
+        make()
         used.append(time.process_time() - before)
     return used
 
@@ -58,19 +61,11 @@ def test_how_long_a_blocking_call_stays_awake_is_a_setting() -> None:
     assert run(2, naps, env={"PYCOLLECTIVE_AWAKE_US": "10e6"})[0] < 5
 
 
-class Recorder:
-    """Stands for the core's part of a communicator."""
-
-    def set_patience(self, *microseconds: float) -> None:
-        self.microseconds = microseconds
-
-
 def test_ranks_that_share_cores_only_yield() -> None:
-    team: Any = Recorder()
+    team = Mock()
     set_patience(team, True)
-    assert team.microseconds == (2, 50, 5000)
     set_patience(team, False)
-    assert team.microseconds == (0, 50, 0)
+    assert team.set_patience.call_args_list == [call(2, 50, 5000), call(0, 50, 0)]
 
 
 def share_a_core() -> None:
@@ -87,12 +82,9 @@ def derived(comm: Communicator, link: Connection | None) -> list[bool]:
     return found
 
 
-def test_communicators_of_some_ranks_of_a_core_know_that_it_is_shared() -> None:
+def test_communicators_know_whether_their_ranks_share_a_core() -> None:
     with Job(2, derived, first=share_a_core) as job:
         assert job.results() == [[False] * 4] * 2
-
-
-def test_communicators_of_ranks_with_a_core_each_know_that() -> None:
     enough = are_enough([usable_cores()] * 2, cpu_quota())
     assert run(2, derived) == [[enough] * 4] * 2
 

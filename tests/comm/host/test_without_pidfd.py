@@ -6,7 +6,6 @@ import ctypes
 import errno
 import os
 import signal
-import struct
 import threading
 import time
 from multiprocessing.connection import Connection
@@ -15,32 +14,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from processes import Job
+from processes import Job, refuse
 
-from comm.host.test_peer_death import call_forever, check, wait_for_a_peer
+from comm.host.test_peer_death import SPINNING, YIELDING, call_forever, lose
 from pycollective import Communicator, PeerLostError, TimeoutError
 
 _PIDFD_OPEN = 434  # on every architecture
 
 
-def refuse(system_call: int, code: int) -> None:
-    """Make a system call fail in this process from now on, by a seccomp filter like those of containers."""
-    load, equal, give = 0x20, 0x15, 0x06  # BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_RET|K
-    errno_of, allow = 0x00050000, 0x7FFF0000
-    rows = [(load, 0, 0, 0), (equal, 0, 1, system_call), (give, 0, 0, errno_of | code), (give, 0, 0, allow)]
-    filters = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *row) for row in rows))
-    program = struct.pack("HxxxxxxP", len(rows), ctypes.addressof(filters))
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong]
-    assert prctl(38, 1, None, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
-    done = prctl(22, 2, ctypes.cast(program, ctypes.c_void_p), 0, 0)  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
-    if done != 0:
-        raise OSError(ctypes.get_errno(), "no seccomp filter")
-
-
 def no_such_call() -> None:
     """An old kernel."""
-    _rename(b"a) Z (b")  # /proc shows any name in parentheses
+    ctypes.CDLL(None).prctl(15, b"a) Z (b", 0, 0, 0)  # PR_SET_NAME: /proc shows any name in parentheses
     refuse(_PIDFD_OPEN, errno.ENOSYS)
     with pytest.raises(OSError):
         os.pidfd_open(os.getpid())
@@ -51,10 +35,6 @@ def not_permitted() -> None:
     refuse(_PIDFD_OPEN, errno.EPERM)
 
 
-def _rename(name: bytes) -> None:
-    ctypes.CDLL(None).prctl(15, name, 0, 0, 0)  # PR_SET_NAME
-
-
 needs_seccomp = pytest.mark.skipif(
     not Path("/proc/sys/kernel/seccomp").exists(), reason="the kernel has no seccomp filters"
 )
@@ -63,12 +43,8 @@ needs_seccomp = pytest.mark.skipif(
 @needs_seccomp
 @pytest.mark.parametrize("first", [no_such_call, not_permitted])
 def test_a_killed_rank_is_named_within_a_second(first: Any) -> None:
-    with Job(3, call_forever, "direct", 1000, False, first=first) as job:
-        for rank in range(3):
-            assert job.hear(rank) == "busy"
-        time.sleep(0.05)
-        at = job.kill(1)
-        check(job.outcomes(), 1, at)
+    with Job(3, call_forever, "allreduce", "direct", 1000, first=first) as job:
+        lose(job, 1, "busy")
 
 
 def with_threads(comm: Communicator, link: Connection) -> None:
@@ -105,18 +81,6 @@ def test_a_zombie_counts_as_ended_once_its_threads_have_ended(first: Any) -> Non
         assert outcome.at - at < 1
 
 
-FOREVER = [{"PYCOLLECTIVE_SPIN_US": "inf"}, {"PYCOLLECTIVE_SPIN_US": "0", "PYCOLLECTIVE_YIELD_US": "inf"}]
-
-
-@pytest.mark.parametrize("env", FOREVER, ids=["spins", "yields"])
-def test_a_wait_that_never_sleeps_detects_a_dead_peer(env: dict[str, str]) -> None:
-    with Job(2, wait_for_a_peer, 0, "allreduce", 1, env=env) as job:
-        assert job.hear(0) == job.hear(1) == "ready"
-        time.sleep(0.1)
-        at = job.kill(0)
-        check(job.outcomes(), 0, at)
-
-
 def never_sleeps(comm: Communicator, link: Connection) -> None:
     """It keeps its deadline and handles Ctrl-C, and so does the engine."""
     from pycollective.engine import Engine, Item
@@ -141,7 +105,7 @@ def never_sleeps(comm: Communicator, link: Connection) -> None:
         work.wait()
 
 
-@pytest.mark.parametrize("env", FOREVER, ids=["spins", "yields"])
+@pytest.mark.parametrize("env", [SPINNING, YIELDING], ids=["spins", "yields"])
 def test_a_wait_that_never_sleeps_keeps_its_deadline(env: dict[str, str]) -> None:
     with Job(2, never_sleeps, env=env) as job:
         assert job.hear(0, 15) == "kill it", job.outcomes()[0].trace
