@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from speed import deadline
 
@@ -57,3 +58,8 @@ def slurm_variables(rank: int, size: int, **others: str) -> dict[str, str]:
 
 def fresh_name() -> str:
     return f"test/{os.getpid()}-{time.monotonic_ns()}"
+
+
+def on_ranks(ranks: Iterable[int], act: Callable[[int], object]) -> list[object]:
+    """Runs act(rank) for each rank, as on_threads does."""
+    return on_threads([functools.partial(act, rank) for rank in ranks])

@@ -15,6 +15,9 @@ from pycollective.errors import BootstrapError
 needs_mpi = pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")
 
 
+HALF_HOROVOD = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"}  # no address: another launcher must have started the process
+
+
 @pytest.mark.parametrize(
     ("env", "kind"),
     [
@@ -41,18 +44,7 @@ needs_mpi = pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and a
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"}, "alone"),  # the script of a batch job
         (slurm_variables(0, 2) | {"PMI_RANK": "0"}, "mpi"),
         (slurm_variables(0, 2) | torchrun_variables(0, 2), "torchrun"),
-    ],
-)
-def test_launcher_is_detected_from_variables_in_order(env: dict[str, str], kind: str) -> None:
-    assert launcher(env) == kind
-
-
-HALF_HOROVOD = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"}  # no address: another launcher must have started the process
-
-
-@pytest.mark.parametrize(
-    ("env", "kind"),
-    [
+        # Of several launchers the first complete one counts.
         (HALF_HOROVOD | torchrun_variables(1, 2), "torchrun"),
         (HALF_HOROVOD | slurm_variables(1, 2), "slurm"),
         (HALF_HOROVOD | {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, "mpi"),
@@ -66,7 +58,7 @@ HALF_HOROVOD = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"}  # no address: another
         ({"RANK": "worker", "WORLD_SIZE": "many"} | own_variables(1, 2, "x"), "pycollective"),
     ],
 )
-def test_of_several_launchers_the_first_complete_one_counts(env: dict[str, str], kind: str) -> None:
+def test_launcher_is_detected_from_variables_in_order(env: dict[str, str], kind: str) -> None:
     assert launcher(env) == kind
 
 
@@ -103,18 +95,12 @@ def test_alone() -> None:
 @pytest.mark.parametrize(
     ("env", "words"),
     [
-        (
-            {"PYCOLLECTIVE_RANK": "0", "PYCOLLECTIVE_SIZE": "2"},
-            ["PYCOLLECTIVE_RENDEZVOUS not", "pycollective run"],
-        ),
+        ({"PYCOLLECTIVE_RANK": "0", "PYCOLLECTIVE_SIZE": "2"}, ["PYCOLLECTIVE_RENDEZVOUS not", "pycollective run"]),
         ({"RANK": "0", "WORLD_SIZE": "2"}, ["MASTER_ADDR, MASTER_PORT not", "torchrun"]),
         (own_variables(2, 2, "x"), ["PYCOLLECTIVE_RANK=2", "do not fit"]),
         (own_variables(-1, 2, "x"), ["PYCOLLECTIVE_RANK=-1"]),
         (own_variables(0, 0, "x"), ["PYCOLLECTIVE_SIZE=0"]),
-        (
-            own_variables(0, 2, "x") | {"PYCOLLECTIVE_SIZE": "two"},
-            ["PYCOLLECTIVE_SIZE='two'", "not an integer"],
-        ),
+        (own_variables(0, 2, "x") | {"PYCOLLECTIVE_SIZE": "two"}, ["PYCOLLECTIVE_SIZE='two'", "not an integer"]),
         ({"PYCOLLECTIVE_INIT_TIMEOUT": "soon"}, ["PYCOLLECTIVE_INIT_TIMEOUT='soon'"]),
         ({"PYCOLLECTIVE_INIT_TIMEOUT": "nan"}, ["PYCOLLECTIVE_INIT_TIMEOUT='nan'"]),
         (horovod_variables(0, 4, HOROVOD_LOCAL_SIZE="2"), ["PYCOLLECTIVE_TOKEN", "Horovod's launcher", "openssl"]),

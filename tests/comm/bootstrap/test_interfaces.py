@@ -47,25 +47,21 @@ def test_an_address_of_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
         address_of("fd02::/64")
 
 
-def test_networks_of_ipv4_come_first_and_others_serve_too() -> None:
-    both, other = ["10.0.0.1/8", "fd00::1/64"], ["10.0.0.2/8", "fd00::2/64"]
-    assert common(both, other) == ["10.0.0.1", "10.0.0.2"]
-    assert common(both[1:], other) == ["fd00::1", "fd00::2"]
-
-
 def test_ranks_of_one_network_stack_use_the_loopback() -> None:
     assert choose_address({}, Alone()) == "127.0.0.1"
 
 
-def test_the_first_network_of_all_hosts() -> None:
-    first = ["10.1.0.1/24", "192.168.5.1/24"]
-    second = ["172.16.0.2/24", "192.168.5.2/24"]
-    assert common(first, first, second) == ["192.168.5.1", "192.168.5.1", "192.168.5.2"]
-
-
-def test_a_bridge_with_one_address_on_every_host_is_not_used() -> None:
-    first, second = ["172.17.0.1/16", "10.0.0.1/8"], ["172.17.0.1/16", "10.0.0.2/8"]
-    assert common(first, second) == ["10.0.0.1", "10.0.0.2"]
+@pytest.mark.parametrize(
+    ("offers", "chosen"),
+    [
+        (["10.0.0.1/8 fd00::1/64", "10.0.0.2/8 fd00::2/64"], "10.0.0.1 10.0.0.2"),  # those of IPv4 come first
+        (["fd00::1/64", "10.0.0.2/8 fd00::2/64"], "fd00::1 fd00::2"),
+        (["10.1.0.1/24 192.168.5.1/24"] * 2 + ["172.16.0.2/24 192.168.5.2/24"], "192.168.5.1 192.168.5.1 192.168.5.2"),
+        (["172.17.0.1/16 10.0.0.1/8", "172.17.0.1/16 10.0.0.2/8"], "10.0.0.1 10.0.0.2"),  # a bridge on every host
+    ],
+)
+def test_the_first_network_of_all_hosts(offers: list[str], chosen: str) -> None:
+    assert common(*(offer.split() for offer in offers)) == chosen.split()
 
 
 def test_without_a_common_network_the_route_decides(monkeypatch: pytest.MonkeyPatch) -> None:

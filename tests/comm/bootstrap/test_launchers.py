@@ -9,15 +9,14 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from launch import find_mpirun, launch
-from meeting import horovod_variables, on_threads, slurm_variables, torchrun_variables
-from pycollective.cli.launch.one_host import held_port
+from meeting import horovod_variables, on_ranks, slurm_variables, torchrun_variables
 from pycollective.comm.bootstrap import across_hosts, stores
 from pycollective.comm.bootstrap.detection import detect
 from pycollective.comm.bootstrap.token import job_token
@@ -43,17 +42,13 @@ CONNECT = """
 """
 
 
+@pytest.mark.parametrize(
+    ("launcher", "kind"), [("pycollective", "pycollective"), pytest.param("mpirun", "mpi", marks=needs_mpi)]
+)
 @pytest.mark.parametrize("n", [1, 4])
-def test_processes_connect_under_our_own_launcher(n: int) -> None:
-    done = launch(n, CONNECT, check=True)
-    assert [line.strip() for line in done] == [f"pycollective {r} {n} {r} {n} 0 1 1" for r in range(n)]
-
-
-@needs_mpi
-@pytest.mark.parametrize("n", [1, 4])
-def test_processes_connect_under_mpirun(n: int) -> None:
-    done = launch(n, CONNECT, launcher="mpirun", check=True)
-    assert [line.strip() for line in done] == [f"mpi {r} {n} {r} {n} 0 1 1" for r in range(n)]
+def test_processes_connect_under(launcher: str, kind: str, n: int) -> None:
+    done = launch(n, CONNECT, launcher=launcher, check=True)
+    assert [line.strip() for line in done] == [f"{kind} {r} {n} {r} {n} 0 1 1" for r in range(n)]
 
 
 @needs_mpi
@@ -119,38 +114,27 @@ def test_mpi4py_initialised_without_variables_is_found() -> None:
     launch(2, script, launcher="mpirun", check=True)
 
 
-def test_torchrun_variables_connect_and_restarts_do_not_mix() -> None:
-    def rank(r: int, restart: str) -> list[bytes]:
-        env = torchrun_variables(r, 2, TORCHELASTIC_RUN_ID="job", TORCHELASTIC_RESTART_COUNT=restart)
-        found = detect(env, timeout=10)
-        assert found.kind == "torchrun"
-        return found.allgather(f"{restart}.{r}".encode())
+@pytest.mark.parametrize(
+    ("kind", "variables", "job"),
+    [
+        ("torchrun", torchrun_variables, "TORCHELASTIC_RESTART_COUNT"),
+        ("horovod", horovod_variables, "HOROVOD_GLOO_RENDEZVOUS_PORT"),
+        ("slurm", slurm_variables, "SLURM_STEP_ID"),
+    ],
+)
+def test_ranks_connect_and_jobs_do_not_mix(kind: str, variables: Callable[..., dict[str, str]], job: str) -> None:
+    jobs = [f"{os.getpid()}{k}" for k in "01"]
 
-    actions = [lambda r=r, k=k: rank(r, k) for k in "01" for r in (1, 0)]  # type: ignore[misc]
-    zero, one = [b"0.0", b"0.1"], [b"1.0", b"1.1"]
-    assert on_threads(actions) == [zero, zero, one, one]
+    def rank(number: int) -> tuple[str, list[bytes]]:
+        r, which = number % 2, jobs[number // 2]
+        found = detect(variables(r, 2, **{job: which}), timeout=10)
+        return found.kind, found.allgather(f"{which}.{r}".encode())
+
+    assert on_ranks(range(4), rank) == [(kind, [f"{job}.{r}".encode() for r in (0, 1)]) for job in jobs for _ in "01"]
 
 
-def test_ranks_of_horovods_launchers_connect_and_jobs_do_not_mix() -> None:
-    def rank(r: int, port: str) -> tuple[str, list[bytes]]:
-        found = detect(horovod_variables(r, 2, HOROVOD_GLOO_RENDEZVOUS_PORT=port), timeout=10)
-        return found.kind, found.allgather(f"{port}.{r}".encode())
-
-    ports = [f"{os.getpid()}{k}" for k in "01"]
-    actions = [lambda r=r, port=port: rank(r, port) for port in ports for r in (1, 0)]  # type: ignore[misc]
-    assert on_threads(actions) == [
-        ("horovod", [f"{port}.{r}".encode() for r in (0, 1)]) for port in ports for _ in range(2)
-    ]
+def test_a_single_rank_of_horovod_needs_no_address() -> None:
     assert detect({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "1"}).allgather(b"x") == [b"x"]
-
-
-def test_tasks_of_srun_connect_and_steps_do_not_mix() -> None:
-    def rank(r: int, step: str) -> tuple[str, list[bytes]]:
-        found = detect(slurm_variables(r, 2, SLURM_STEP_ID=step), timeout=10)
-        return found.kind, found.allgather(f"{step}.{r}".encode())
-
-    actions = [lambda r=r, step=step: rank(r, step) for step in "01" for r in (1, 0)]  # type: ignore[misc]
-    assert on_threads(actions) == [("slurm", [f"{step}.{r}".encode() for r in (0, 1)]) for step in "01" for _ in "ab"]
 
 
 @pytest.mark.torch
@@ -163,66 +147,6 @@ def test_processes_connect_under_torchrun(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"torchrun {r} 2 {r} 2 0 1 1" for r in range(2)]
-
-
-AGENTS = {
-    "c10d": ["--rdzv-backend", "c10d", "--rdzv-id", "job", "--rdzv-endpoint"],
-    "static": ["--master-addr", "127.0.0.1", "--master-port"],
-}
-
-
-@pytest.fixture
-def port() -> Iterator[int]:
-    with held_port("127.0.0.1") as held:
-        yield held
-
-
-@pytest.mark.torch
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
-@pytest.mark.parametrize(("rendezvous", "token"), [("c10d", "")])  # with a token, and static: tests/hosts
-def test_torchrun_of_two_hosts_connects_through_its_store(
-    tmp_path: Path, port: int, rendezvous: str, token: str
-) -> None:
-    (tmp_path / "script.py").write_text(textwrap.dedent(CONNECT_TWICE))
-    options = [*AGENTS[rendezvous], str(port) if rendezvous == "static" else f"127.0.0.1:{port}"]
-    agents = []
-    for node in "01":
-        command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", node, *options]
-        env = os.environ | {"PYCOLLECTIVE_HOST": f"host{node}", "PYCOLLECTIVE_TOKEN": token, "OMP_NUM_THREADS": "1"}
-        agents.append(
-            subprocess.Popen(
-                [*command, "--nproc-per-node", "2", "script.py"],
-                cwd=tmp_path,
-                env=env,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-    heard = [agent.communicate(timeout=110) for agent in agents]
-    assert [agent.returncode for agent in agents] == [0, 0], "\n".join(err for _, err in heard)
-    lines = sorted(line for out, _ in heard for line in out.splitlines())
-    tokens = {line.split()[-1] for line in lines}
-    assert len(tokens) == 1
-    assert not token or tokens == {token}
-    gathered = "['0', '1', '2', '3']"
-    assert [line.rpartition(" ")[0] for line in lines] == [
-        f"{r} torchrun (0, 0, 1, 1) {gathered}" for r in range(4) for _ in "ab"
-    ]
-
-
-CONNECT_TWICE = """
-    import os
-    from pycollective.comm.bootstrap.detection import detect
-    from pycollective.comm.bootstrap.nodes import discover
-    from pycollective.comm.bootstrap.token import job_token
-    for _ in range(2):
-        found = detect(timeout=60)
-        gathered = [each.decode() for each in found.allgather(b"%d" % found.rank)]
-        token = job_token(os.environ, found).hex() if _ == 0 else token
-        print(f"{found.rank} {found.kind} {discover(found).of} {gathered} {token}\\n", end="", flush=True)
-        found.close()
-"""
 
 
 TOKEN = "0123456789abcdef" * 2
@@ -262,20 +186,10 @@ def test_horovods_ranks_of_several_hosts_connect_through_its_server(monkeypatch:
             assert (found.kind, job_token({}, found).hex()) == ("horovod", TOKEN)
             return found.allgather(b"%d" % r)
 
-        assert on_threads([lambda r=r: rank(r) for r in range(4)]) == [[b"0", b"1", b"2", b"3"]] * 4  # type: ignore[misc]
+        assert on_ranks(range(4), rank) == [[b"0", b"1", b"2", b"3"]] * 4
         server.shutdown()
     with pytest.raises(BootstrapError, match=rf"cannot reach the server of Horovod's launcher at 127.0.0.1:{port}"):
         rank(1)
-
-
-def test_tasks_of_srun_on_several_nodes_connect_at_the_first() -> None:
-    def rank(r: int) -> list[bytes]:
-        more = {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "127.0.0.[1-2],x", "PYCOLLECTIVE_TOKEN": TOKEN}
-        found = detect(slurm_variables(r, 4, **more), timeout=10)
-        return [found.kind.encode(), *found.allgather(b"%d" % r)]
-
-    expected = [b"slurm", b"0", b"1", b"2", b"3"]
-    assert on_threads([lambda r=r: rank(r) for r in range(4)]) == [expected] * 4  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
