@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from seeds import examples
 
-from meeting import on_threads
+from meeting import on_ranks, on_threads
 from pycollective.comm.bootstrap.sockets.authentication import (
     AcceptingEnd,
     AuthenticationError,
@@ -82,27 +82,23 @@ def calls(*actions: Callable[[], object]) -> list[object]:
 
 
 def ok(results: list[object]) -> None:
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
+    assert results == [None] * len(results)
 
 
 @pytest.mark.parametrize(("size", "lanes"), [(2, 1), (5, 3), (9, 8)])
 def test_every_pair_is_connected_by_every_lane(size: int, lanes: int) -> None:
     world = World(size)
-    ok(on_threads([lambda r=r: exchange(r, world.connect(r, lanes=lanes)) for r in range(size)]))  # type: ignore[misc]
+    ok(on_ranks(range(size), lambda r: exchange(r, world.connect(r, lanes=lanes))))
 
 
 def test_hundreds_of_connections_to_one_rank() -> None:
     world = World(13)
-    listed = [lambda: exchange(0, world.connect(0, lanes=32))]
-    listed += [lambda r=r: exchange(r, world.connect(r, lanes=32, peers=[0])) for r in range(1, 13)]  # type: ignore[misc]
-    ok(on_threads(listed))
+    ok(on_ranks(range(13), lambda r: exchange(r, world.connect(r, lanes=32, peers=[0] if r else None))))
 
 
 def test_the_options_of_a_connection() -> None:
     world = World(2)
-    for found in calls(lambda: world.connect(0, lanes=2), lambda: world.connect(1, lanes=2)):
+    for found in on_ranks((0, 1), lambda r: world.connect(r, lanes=2)):
         [(watched, other)] = found.values()  # type: ignore[attr-defined]
         for connection in (watched, other):
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
@@ -133,11 +129,12 @@ def test_communicators_built_one_after_the_other_by_ranks_at_different_points() 
 def test_two_communicators_built_at_once_by_threads_in_another_order() -> None:
     world = World(2)
 
-    def rank(r: int, purpose: bytes, later: float) -> None:
-        time.sleep(later)
-        exchange(r, world.connect(r, purpose))
+    def rank(r: int, purposes: tuple[bytes, bytes], turn: int) -> None:
+        time.sleep(0.2 * turn)
+        exchange(r, world.connect(r, purposes[turn]))
 
-    ok(calls(*(lambda a=a: rank(*a) for a in [(0, b"a", 0), (0, b"b", 0.2), (1, b"b", 0), (1, b"a", 0.2)])))  # type: ignore[misc]
+    orders = (b"a", b"b"), (b"b", b"a")
+    ok(on_ranks(range(4), lambda number: rank(number // 2, orders[number // 2], number % 2)))
 
 
 def hold(endpoint: Endpoint, count: int, first: bytes = b"") -> list[socket.socket]:
@@ -155,7 +152,7 @@ def test_strangers_delay_nobody_and_are_closed(junk: bytes) -> None:
     world = World(3)
     strangers = [each for endpoint in world.endpoints for each in hold(endpoint, 100, junk)]
     started = time.monotonic()
-    ok(on_threads([lambda r=r: exchange(r, world.connect(r)) for r in range(3)]))  # type: ignore[misc]
+    ok(on_ranks(range(3), lambda r: exchange(r, world.connect(r))))
     assert time.monotonic() - started < 4  # less than a newcomer may be silent
     for listener in world.listeners:
         listener.close()
@@ -173,7 +170,7 @@ def test_strangers_delay_nobody_and_are_closed(junk: bytes) -> None:
 def test_more_strangers_than_the_lobby_holds() -> None:
     world = World(2)
     strangers = hold(world.endpoints[0], 300)
-    ok(calls(lambda: exchange(0, world.connect(0)), lambda: exchange(1, world.connect(1))))
+    ok(on_ranks((0, 1), lambda r: exchange(r, world.connect(r))))
     assert strangers
 
 
@@ -190,13 +187,22 @@ def test_another_token_is_refused_by_both_ends() -> None:
     assert "closed the connection: it belongs to another job" in str(errors[1])
 
 
-def test_a_listener_without_the_token_learns_nothing_and_is_refused() -> None:
-    impostor = AcceptingEnd(bytes(16))
-    claim = Claim(1, 0, 0, digest(TOKEN, b"world"))
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Of the side that dials, which does not block, and of the one that accepts."""
     ours, theirs = socket.socketpair()
-    dialling = DiallingEnd(TOKEN, claim)
+    with ours, theirs:
+        ours.setblocking(False)
+        yield ours, theirs
+
+
+CLAIM = Claim(1, 0, 0, digest(TOKEN, b"world"))
+
+
+def test_a_listener_without_the_token_learns_nothing_and_is_refused(ends: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = ends
+    impostor, dialling = AcceptingEnd(bytes(16)), DiallingEnd(TOKEN, CLAIM)
     impostor.send_challenge(theirs)
-    ours.setblocking(False)
     assert not dialling.advance(ours)
     with pytest.raises(AuthenticationError, match="another token"):
         impostor.read_claim(theirs)
@@ -205,15 +211,13 @@ def test_a_listener_without_the_token_learns_nothing_and_is_refused() -> None:
         dialling.advance(ours)
 
 
-def test_a_recorded_answer_cannot_be_used_again() -> None:
-    claim = Claim(1, 0, 0, digest(TOKEN, b"world"))
-    ours, theirs = socket.socketpair()
+def test_a_recorded_answer_cannot_be_used_again(ends: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = ends
     first, again = AcceptingEnd(TOKEN), AcceptingEnd(TOKEN)
     first.send_challenge(theirs)
-    ours.setblocking(False)
-    DiallingEnd(TOKEN, claim).advance(ours)
+    DiallingEnd(TOKEN, CLAIM).advance(ours)
     recorded = theirs.recv(4096, socket.MSG_PEEK)
-    assert first.read_claim(theirs) == claim
+    assert first.read_claim(theirs) == CLAIM
     again.send_challenge(theirs)
     ours.sendall(recorded)
     with pytest.raises(AuthenticationError):
@@ -260,7 +264,7 @@ def test_a_rank_that_dials_again_after_its_connection_broke_is_accepted() -> Non
     world = World(2)
     lost = socket.create_connection(world.listeners[0].address)
     lost.setblocking(False)
-    dialling = DiallingEnd(TOKEN, Claim(1, 0, 0, digest(TOKEN, b"world")))
+    dialling = DiallingEnd(TOKEN, CLAIM)
     until = time.monotonic() + 5
     while not dialling.answered:
         world.listeners[0].serve()
@@ -268,7 +272,7 @@ def test_a_rank_that_dials_again_after_its_connection_broke_is_accepted() -> Non
             dialling.advance(lost)
         assert time.monotonic() < until
     lost.close()
-    ok(calls(lambda: exchange(0, world.connect(0)), lambda: exchange(1, world.connect(1))))
+    ok(on_ranks((0, 1), lambda r: exchange(r, world.connect(r))))
 
 
 def ended(connection: socket.socket) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,16 +12,12 @@ import pytest
 from calls import MOVING, REDUCING, call, expected, has
 
 import pycollective as pc
+from comm.hosts.test_virtual_hosts import HOSTS, on_hosts
 from pycollective import Communicator, _core, local_world
 from pycollective.comm.planner import Planner
 
-HOSTS = [(0, 1), (0, 0, 1, 1), (0, 1, 0, 1), (0, 1, 2), (0, 0, 0, 1), (0, 0, 1, 1, 2, 2, 2, 3)]
 LARGE = _core.ALWAYS_STAGED_BETWEEN_HOSTS // 4 + 8
 """Elements of 4 bytes: more than is always staged, in a few tiles, and divisible by up to 8."""
-
-
-def on_hosts(hosts: Sequence[int], function: Any) -> list[Any]:
-    return local_world(len(hosts), hosts=hosts).run(function)
 
 
 def filled(comm: Communicator, x: Any) -> Any:
@@ -167,16 +163,25 @@ def test_mix_stays_staged() -> None:
     on_hosts((0, 0, 1, 1), run)
 
 
+@pytest.fixture(params=["short", "window"])
+def make(request: pytest.FixtureRequest) -> Callable[[Communicator], Any]:
+    """Makes what ranks reduce: a few elements of their own, which travel at once, or many in a window."""
+    if request.param == "short":
+        return lambda comm: np.ones(3, "f4")
+    return lambda comm: filled(comm, np.ones(LARGE, "f4"))
+
+
 @pytest.mark.parametrize("odd", range(4))
 @pytest.mark.parametrize("different", ["length", "call"])
-def test_a_rank_that_calls_something_else_is_named_on_all(odd: int, different: str) -> None:
+def test_a_rank_that_calls_something_else_is_named_on_all(
+    odd: int, different: str, make: Callable[[Communicator], Any]
+) -> None:
     def run(comm: Communicator) -> str:
         with pytest.raises(pc.MismatchError) as caught:  # the others may still be in comm.empty, a collective call
-            x = comm.empty(2 * LARGE, "f4")
-            x[:] = 1
+            x = make(comm)
             if comm.rank == odd and different == "call":
                 comm.allgather(np.ones(3))
-            comm.allreduce(x[: LARGE + (comm.rank == odd)], timeout=20)
+            comm.allreduce(x[: x.size - (comm.rank == odd)], timeout=20)
             for _ in range(20):
                 comm.barrier(timeout=20)
         return str(caught.value)
@@ -185,11 +190,13 @@ def test_a_rank_that_calls_something_else_is_named_on_all(odd: int, different: s
     assert all(f"rank {odd} calls" in text and "allreduce(count=" in text for text in texts), texts
 
 
+@pytest.mark.parametrize("hosts", [(0, 0, 1, 1), (0, 1, 2, 3)], ids=str)
 @pytest.mark.parametrize("late", range(4))
-def test_a_rank_that_does_not_call_is_named(late: int) -> None:
+def test_a_rank_that_does_not_call_is_named(
+    hosts: tuple[int, ...], late: int, make: Callable[[Communicator], Any]
+) -> None:
     def run(comm: Communicator) -> str:
-        x = comm.empty(LARGE, "f4")
-        x[:] = 0
+        x = make(comm)
         comm.allreduce(x, out=x)
         if comm.rank == late:
             while not comm.backend.team.poisoned:
@@ -199,15 +206,14 @@ def test_a_rank_that_does_not_call_is_named(late: int) -> None:
             comm.allreduce(x, out=x, timeout=0.5)
         return str(caught.value)
 
-    texts = on_hosts((0, 0, 1, 1), run)
+    texts = on_hosts(hosts, run)
     assert all(f"rank {late}" in text for text in texts), texts
 
 
 @pytest.mark.parametrize("lost", range(4))
-def test_a_rank_that_ends_is_named(lost: int) -> None:
+def test_a_rank_that_ends_is_named(lost: int, make: Callable[[Communicator], Any]) -> None:
     def run(comm: Communicator) -> str:
-        x = comm.empty(LARGE, "f4")
-        x[:] = 0
+        x = make(comm)
         if comm.rank == lost:
             comm.allreduce(x, out=x)
             comm.free()
