@@ -30,8 +30,8 @@ def deadline(seconds: float) -> float:
 
 
 def until(condition: Callable[[], object], seconds: float = 20) -> None:
-    """Wait for a condition; fail if it does not hold after a deadline."""
+    """Wait until a condition holds; an AssertionError if it does not in time."""
     end = time.monotonic() + deadline(seconds)
     while not condition():
-        assert time.monotonic() < end, "the condition was not reached in time"
+        assert time.monotonic() < end, f"the condition did not hold within {seconds} s"
         time.sleep(0.001)

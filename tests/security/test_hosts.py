@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import ipaddress
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,17 +22,19 @@ from pycollective.bench.ranks.namespaces import ENTER, Hosts
 HERE = Path(__file__).parent
 TOKEN = "0123456789abcdef" * 2
 LISTENS = "0A"
-JOB = """
-import sys, time
+TOUCH = """
+import os, sys, time
 from pathlib import Path
+folder = Path(sys.argv[1])
+
+def note(rank, steps):
+    (folder / f"new{rank}").write_text(str(steps))
+    (folder / f"new{rank}").rename(folder / f"working{rank}")  # never seen empty
+"""
+CALLS = """
 import numpy as np
 import pycollective as pc
-import os
 
-folder, rank = Path(sys.argv[1]), os.environ["PYCOLLECTIVE_RANK"]
-(folder / f"loaded{rank}").touch()
-while rank != "0" and not (folder / "go").exists():  # meanwhile rank 0 listens
-    time.sleep(0.01)
 comm = pc.init()
 steps, stop = 0, False
 while not stop:
@@ -43,21 +44,22 @@ while not stop:
     assert part.allgather(np.array([comm.rank])).tolist() == [*range(comm.size)]
     part.free()
     steps += 1
-    (folder / f"new{rank}").write_text(str(steps))
-    (folder / f"new{rank}").rename(folder / f"working{rank}")  # never seen empty
+    note(comm.rank, steps)
     stop = bool(comm.allreduce(np.array([(folder / "stop").exists()], "i4"), op="max")[0])
-print("right after", steps, "steps", flush=True)
+print("right after", steps, "steps of", comm.size, flush=True)
 """
-
-
+LATE = """
+rank = os.environ["PYCOLLECTIVE_RANK"]
+(folder / f"loaded{rank}").touch()
+while rank != "0" and not (folder / "go").exists():  # meanwhile rank 0 listens
+    time.sleep(0.01)
+"""
 TORCHS_PORT = 29400
-TORCH_JOB = """
-import os, sys
-from pathlib import Path
+TORCH_CALLS = """
 import torch
 import torch.distributed as dist
 
-folder, rank = Path(sys.argv[1]), os.environ["RANK"]
+rank = os.environ["RANK"]
 (folder / "store").write_text(os.environ["MASTER_PORT"])
 dist.init_process_group("pycollective")
 def make_group():  # new connections
@@ -73,14 +75,13 @@ while not stop:
     dist.all_reduce(x)
     assert torch.equal(x, torch.arange(70_000.0) * 3)
     steps += 1
-    (folder / f"new{rank}").write_text(str(steps))
-    (folder / f"new{rank}").rename(folder / f"working{rank}")  # never seen empty
+    note(rank, steps)
     ended = torch.tensor([float((folder / "stop").exists())])
     dist.all_reduce(ended, dist.ReduceOp.MAX)
     stop = bool(ended)
 make_group()
 dist.destroy_process_group()
-print("right after", steps, "steps", flush=True)
+print("right after", steps, "steps of", 2, flush=True)
 """
 
 
@@ -108,77 +109,94 @@ def attacked(hosts: Hosts, ports: list[tuple[str, int]], trap: Path) -> Iterator
             process.kill()  # the attack ends with its standard input
 
 
-def wait_for(job: subprocess.Popen[bytes], log: Path, *files: Path) -> None:
-    until = time.monotonic() + 60
-    while not all(file.exists() for file in files):
-        assert job.poll() is None and time.monotonic() < until, log.read_text()
-        time.sleep(0.02)
+class Job:
+    """A job of hosts 0 and 1 that a third one attacks."""
+
+    def __init__(self, hosts: Hosts, folder: Path, script: str) -> None:
+        self.hosts, self.folder, self.log = hosts, folder, folder / "log"
+        (folder / "job.py").write_text(TOUCH + script)
+        self.running: list[subprocess.Popen[bytes]] = []
+        self.theirs: set[int] = set()
+        """Ports that are not ours."""
+        self.tried: set[tuple[str, int]] = set()
+
+    def start(self, host: str, *words: str) -> None:
+        """Start the script by a launcher on a host."""
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("PYCOLLECTIVE_", "OMPI_", "PMI"))}
+        env |= {"PYCOLLECTIVE_TOKEN": TOKEN, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-I", "-m", *words, str(self.folder / "job.py"), str(self.folder)]
+        with self.log.open("ab") as output:
+            self.running.append(self.hosts.popen(host, command, env=env, stdout=output, stderr=output))
+
+    def until(self, condition: Callable[[], object]) -> None:
+        end = time.monotonic() + 60
+        while not condition():
+            assert self.running[0].poll() is None and time.monotonic() < end, self.log.read_text()
+            time.sleep(0.02)
+
+    def wait_for(self, *files: str) -> None:
+        self.until(lambda: all((self.folder / file).exists() for file in files))
+
+    def attack(self, least: int, then: str, *files: str) -> None:
+        """Attack all ports of the job, at least so many; then let it continue until it has made the files, or ends."""
+        self.until(lambda: len(self.reachable()) >= least)
+        ports = self.reachable()
+        with attacked(self.hosts, sorted(ports), self.folder / "trap") as reports:
+            for report in reports:
+                assert report["received"] == [], report
+                assert report["connections"] == 1000, report
+            (self.folder / then).touch()
+            self.wait_for(*files) if files else self.running[0].wait(60)
+        self.tried |= ports
+
+    def reachable(self) -> set[tuple[str, int]]:
+        """Our ports that another host can reach: only at the address that was chosen for the host."""
+        found = set()
+        for host in self.hosts.names[:2]:
+            for address, port in listening(self.hosts, host):
+                if not ipaddress.ip_address(address).is_loopback and port not in self.theirs:
+                    assert address == self.hosts.address(host)
+                    found.add((address, port))
+        return found
+
+    def steps(self) -> int:
+        """Of the last rank that has reported."""
+        return int(max(self.folder.glob("working?")).read_text())
+
+    def attack_until_it_ends(self, least: int, ranks: int) -> None:
+        """It must have gone on, and its ranks' results must be right."""
+        before = self.steps()
+        self.attack(least, "stop")
+        assert [each.wait(60) for each in self.running] == [0] * len(self.running), self.log.read_text()
+        text = self.log.read_text()
+        assert text.count("right after") == text.count(f"steps of {ranks}") == ranks and "generation 2" not in text, (
+            text
+        )
+        assert self.steps() > before
+        assert not (self.folder / "trap").exists()
+        assert {address for address, _ in self.tried} == {"10.77.0.1", "10.77.0.2"}
 
 
 def test_a_hostile_host_learns_nothing_and_changes_nothing(tmp_path: Path) -> None:
     with make_hosts(3) as hosts:
-        script, log, trap = tmp_path / "job.py", tmp_path / "log", tmp_path / "trap"
-        script.write_text(JOB)
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("PYCOLLECTIVE_", "OMPI_", "PMI"))}
-        env |= {"PYCOLLECTIVE_TOKEN": TOKEN, "OMP_NUM_THREADS": "1"}
-        words = [sys.executable, "-I", "-m", "pycollective", "run", "-H", "host0:2,host1:1", "--rsh", ENTER]
-        with log.open("wb") as output:
-            job = hosts.popen("host0", [*words, str(script), str(tmp_path)], env=env, stdout=output, stderr=output)
-        wait_for(job, log, *(tmp_path / f"loaded{rank}" for rank in range(3)))
-        tried = _attack_all(hosts, job, log, tmp_path, trap, 1, "go", "working2")  # the rendezvous
-        before = int((tmp_path / "working2").read_text())
-        tried |= _attack_all(hosts, job, log, tmp_path, trap, 3, "stop")  # each rank's listener
-        assert job.wait(60) == 0, log.read_text()
-        text = log.read_text()
-        assert text.count("right after") == 3, text
-        assert int((tmp_path / "working2").read_text()) > before
-        assert not trap.exists()
-        assert {address for address, _ in tried} == {"10.77.0.1", "10.77.0.2"}
-
-
-ELASTIC_JOB = """
-import sys
-from pathlib import Path
-import numpy as np
-import pycollective as pc
-
-folder = Path(sys.argv[1])
-comm = pc.init()
-steps, stop = 0, False
-while not stop:
-    assert (comm.allreduce(np.ones(70_000)) == comm.size).all()
-    comm.dup().free()  # new connections
-    steps += 1
-    (folder / f"new{comm.rank}").write_text(str(steps))
-    (folder / f"new{comm.rank}").rename(folder / f"working{comm.rank}")  # never seen empty
-    stop = bool(comm.allreduce(np.array([(folder / "stop").exists()], "i4"), op="max")[0])
-print("right after", steps, "steps of", comm.size, flush=True)
-"""
+        job = Job(hosts, tmp_path, LATE + CALLS)
+        job.start("host0", "pycollective", "run", "-H", "host0:2,host1:1", "--rsh", ENTER)
+        job.wait_for("loaded0", "loaded1", "loaded2")
+        job.attack(1, "go", "working2")  # the rendezvous
+        job.attack_until_it_ends(3, ranks=3)  # each rank's listener
 
 
 def test_a_hostile_host_beside_an_elastic_job(tmp_path: Path) -> None:
     """The driver's port too, to which workers connect."""
+    found = tmp_path / "found"
+    found.write_text("#!/bin/sh\necho host0:1\necho host1:1\n")
+    found.chmod(0o755)
     with make_hosts(3) as hosts:
-        script, log, trap, found = (tmp_path / name for name in ("job.py", "log", "trap", "found"))
-        script.write_text(ELASTIC_JOB)
-        found.write_text("#!/bin/sh\necho host0:1\necho host1:1\n")
-        found.chmod(0o755)
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("PYCOLLECTIVE_", "OMPI_", "PMI"))}
-        env |= {"PYCOLLECTIVE_TOKEN": TOKEN, "OMP_NUM_THREADS": "1"}
-        words = [sys.executable, "-I", "-m", "pycollective", "run", "-np", "2", "--host-discovery-script", str(found)]
-        with log.open("wb") as output:
-            job = hosts.popen(
-                "host0", [*words, "--rsh", ENTER, str(script), str(tmp_path)], env=env, stdout=output, stderr=output
-            )
-        wait_for(job, log, tmp_path / "working0", tmp_path / "working1")
-        before = int((tmp_path / "working1").read_text())
-        tried = _attack_all(hosts, job, log, tmp_path, trap, 3, "stop")
-        assert job.wait(60) == 0, log.read_text()
-        text = log.read_text()
-        assert text.count("steps of 2") == 2 and "generation 2" not in text, text
-        assert int((tmp_path / "working1").read_text()) > before
-        assert not trap.exists()
-        assert {address for address, _ in tried} == {"10.77.0.1", "10.77.0.2"}
+        job = Job(hosts, tmp_path, CALLS)
+        words = ["pycollective", "run", "-np", "2", "--host-discovery-script", str(found), "--rsh", ENTER]
+        job.start("host0", *words)
+        job.wait_for("working0", "working1")
+        job.attack_until_it_ends(3, ranks=2)
 
 
 @pytest.mark.torch
@@ -186,69 +204,14 @@ def test_a_hostile_host_beside_torchrun(tmp_path: Path) -> None:
     """The ports of a torch.distributed job that are ours; those of torch's stores have torch's own protection."""
     pytest.importorskip("torch")
     with make_hosts(3) as hosts:
-        script, log, trap = tmp_path / "job.py", tmp_path / "log", tmp_path / "trap"
-        script.write_text(TORCH_JOB)
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("PYCOLLECTIVE_", "OMPI_", "PMI"))}
-        env |= {"PYCOLLECTIVE_TOKEN": TOKEN, "OMP_NUM_THREADS": "1"}
-        words = [sys.executable, "-I", "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
-        words += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{hosts.address('host0')}:{TORCHS_PORT}"]
-        with contextlib.ExitStack() as stack:
-            output = stack.enter_context(log.open("wb"))
-            first, second = (
-                hosts.popen(
-                    name, [*words, "--local-addr", hosts.address(name), str(script), str(tmp_path)],
-                    env=env, stdout=output, stderr=output,
-                )
-                for name in hosts.names[:2]
-            )  # fmt: skip
-            wait_for(first, log, tmp_path / "working0", tmp_path / "working1")
-            before = int((tmp_path / "working1").read_text())
-            theirs = {TORCHS_PORT, int((tmp_path / "store").read_text())}
-            tried = _attack_all(hosts, first, log, tmp_path, trap, 4, "stop", theirs=theirs)
-            assert (first.wait(60), second.wait(60)) == (0, 0), log.read_text()
-        text = log.read_text()
-        assert text.count("right after") == 2, text
-        assert int((tmp_path / "working1").read_text()) > before
-        assert not trap.exists()
-        assert {address for address, _ in tried} == {"10.77.0.1", "10.77.0.2"}
-
-
-def _attack_all(
-    hosts: Hosts,
-    job: subprocess.Popen[bytes],
-    log: Path,
-    folder: Path,
-    trap: Path,
-    least: int,
-    then: str,
-    *files: str,
-    theirs: Collection[int] = (),
-) -> set[tuple[str, int]]:
-    """Attack all ports of the job but `theirs`, at least so many, then let it continue; the ports."""
-    until = time.monotonic() + 60
-    while len(ports := _reachable(hosts, theirs)) < least:
-        assert job.poll() is None and time.monotonic() < until, log.read_text()
-        time.sleep(0.02)
-    with attacked(hosts, sorted(ports), trap) as reports:
-        for report in reports:
-            assert report["received"] == [], report
-            assert report["connections"] == 1000, report
-        (folder / then).touch()
-        wait_for(job, log, *(folder / file for file in files))
-        if not files:
-            job.wait(60)
-    return ports
-
-
-def _reachable(hosts: Hosts, theirs: Collection[int]) -> set[tuple[str, int]]:
-    """The ports of the job but `theirs` that another host can reach: only at the address that was chosen for it."""
-    found = set()
-    for host in hosts.names[:2]:
-        for address, port in listening(hosts, host):
-            if not ipaddress.ip_address(address).is_loopback and port not in theirs:
-                assert address == hosts.address(host)
-                found.add((address, port))
-    return found
+        job = Job(hosts, tmp_path, TORCH_CALLS)
+        words = ["torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d"]
+        words += ["--rdzv-endpoint", f"{hosts.address('host0')}:{TORCHS_PORT}"]
+        for name in hosts.names[:2]:
+            job.start(name, *words, "--local-addr", hosts.address(name))
+        job.wait_for("working0", "working1")
+        job.theirs = {TORCHS_PORT, int((tmp_path / "store").read_text())}
+        job.attack_until_it_ends(4, ranks=2)
 
 
 BEFORE_THE_TOKEN = [
