@@ -65,11 +65,8 @@ def test_ranks_follow_hosts_and_slots() -> None:
     assert (job.code, job.failure) == (0, "")
     assert log.ranks(1) == {("a", 0): 0, ("a", 1): 1, ("b", 0): 2}
     told = log.generations[1]
-    assert [(told[place].local_rank, told[place].local_size, told[place].size) for place in sorted(told)] == [
-        (0, 2, 3),
-        (1, 2, 3),
-        (0, 1, 3),
-    ]
+    places = [(told[place].local_rank, told[place].local_size, told[place].size) for place in sorted(told)]
+    assert places == [(0, 2, 3), (1, 2, 3), (0, 1, 3)]
     assert [(m.host, m.slot, m.rank) for m in job.members] == [("a", 0, 0), ("a", 1, 1), ("b", 0, 2)]
 
 

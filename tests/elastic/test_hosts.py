@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from hosts.namespaces import make_hosts
+from speed import until
 
 from launch import CLI
-from pycollective.bench.ranks.namespaces import ENTER, Hosts
+from pycollective.bench.ranks.namespaces import ENTER
 
 CODE = """
 import json, os, socket, time
@@ -40,11 +40,9 @@ if hvd.rank() == 0:
 """
 
 
-def await_step(hosts: Hosts, launcher: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 30
-    while not Path("step").exists() or not Path("step").read_text().isdecimal():
-        assert time.monotonic() < deadline and launcher.poll() is None
-        time.sleep(0.01)
+def has_begun(launcher: subprocess.Popen[str]) -> bool:
+    assert launcher.poll() is None
+    return Path("step").exists() and Path("step").read_text().isdecimal()
 
 
 @pytest.mark.parametrize("fault", ["cut", "kill"])
@@ -58,12 +56,9 @@ def test_a_host_vanishes_and_another_one_takes_its_place(
     words = [*CLI, "run", "-np", "2", "--rsh", ENTER, "--host-discovery-script", "cat listed", "program.py"]
     with make_hosts(3) as hosts:
         launcher = hosts.popen("host0", words, stderr=subprocess.PIPE, text=True)
-        await_step(hosts, launcher)
+        until(lambda: has_begun(launcher), 30)
         Path("listed").write_text("host0:1\nhost2:1\n")
-        if fault == "cut":
-            hosts.cut("host1")
-        else:
-            hosts.kill("host1")
+        hosts.cut("host1") if fault == "cut" else hosts.kill("host1")
         _, errors = launcher.communicate(timeout=60)
     print(errors, file=sys.stderr)
     assert launcher.returncode == 0, errors

@@ -6,11 +6,12 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import alive
+from speed import until
 
 from launch import CLI
 from pycollective.cli.launch import elastic
@@ -60,10 +61,10 @@ if hvd.rank() == 0:
 )
 
 
-def run(code: str, hosts: str, *options: str, launcher: tuple[str, ...] = (*CLI, "run")) -> Any:
+def run(code: str, hosts: str, *options: str, launcher: tuple[str, ...] = (*CLI, "run"), argument: str = "") -> Any:
     Path("program.py").write_text(code)
     Path("hosts").write_text(hosts)
-    words = [*launcher, *options, "--host-discovery-script", "cat hosts", "program.py"]
+    words = [*launcher, *options, "--host-discovery-script", "cat hosts", "program.py", argument]
     return subprocess.run(words, capture_output=True, text=True, timeout=80)
 
 
@@ -73,11 +74,8 @@ def test_a_host_is_lost_and_another_one_takes_its_place() -> None:
         weights += sum((3 * weights + 7 * row) % 101 for row in range(ROWS))
     done = run(NUMPY, "a:2\nb:2\n", "-np", "4", "--min-np", "2")
     assert done.returncode == 0, done.stderr
-    assert json.loads(Path("result").read_text()) == [
-        weights,
-        [4] * STEPS,
-        [["a", 0], ["a", 1], ["c", 0], ["c", 1]],
-    ], done.stderr
+    places = [["a", 0], ["a", 1], ["c", 0], ["c", 1]]
+    assert json.loads(Path("result").read_text()) == [weights, [4] * STEPS, places], done.stderr
 
 
 TORCH = (
@@ -157,10 +155,7 @@ write(f"{host}-{os.environ['LOCAL_RANK']}", str(comm.allreduce(comm.rank + 1)))
 @pytest.mark.parametrize("when", ["at once", "later"])
 @pytest.mark.parametrize("hosts", ["a:1\nb:1\n", "a:2\n"])
 def test_a_worker_lost_during_init_is_replaced(hosts: str, when: str) -> None:
-    Path("program.py").write_text(DIES_IN_INIT)
-    Path("hosts").write_text(hosts)
-    words = [*CLI, "run", "-np", "2", "--host-discovery-script", "cat hosts", "program.py", when]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    done = run(DIES_IN_INIT, hosts, "-np", "2", argument=when)
     assert done.returncode == 0, done.stderr
     assert "ended with code 5" in done.stderr and "generation 2: 2 workers" in done.stderr
     second = "b-0" if "b" in hosts else "a-1"
@@ -180,17 +175,7 @@ def test_workers_end_when_the_driver_is_killed() -> None:
         launcher.send_signal(signal.SIGKILL)
         launcher.wait()
         launcher.stderr.close()
-    deadline = time.monotonic() + 20
-    while any(is_alive(pid) for pid in pids):
-        assert time.monotonic() < deadline, "a worker outlives its driver"
-        time.sleep(0.01)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    until(lambda: not any(alive(pid) for pid in pids))  # no worker outlives its driver
 
 
 def test_a_program_that_fails_at_once_ends_the_job() -> None:
@@ -243,10 +228,7 @@ def test_signals_reach_the_workers() -> None:
     )
     words = [*CLI, "run", "-np", "1", "--min-np", "1", "program.py"]  # on this host
     launcher = subprocess.Popen(words, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 20
-    while not Path("ready").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(Path("ready").exists)
     launcher.send_signal(signal.SIGINT)
     assert launcher.wait(20) == 128 + signal.SIGINT
 

@@ -56,13 +56,9 @@ def start_ranks(
     for host, count in zip(hosts.names, layout, strict=False):
         for local in range(count):
             rank = str(first + local)
-            own = {
-                "TEST_RANK": rank,
-                "PYCOLLECTIVE_RANK": rank,
-                "RANK": rank,
-                "PYCOLLECTIVE_INTERFACE": hosts.address(host),
-            }
+            own = dict.fromkeys(("TEST_RANK", "PYCOLLECTIVE_RANK", "RANK"), rank)
             own |= {"PYCOLLECTIVE_LOCAL_RANK": str(local), "PYCOLLECTIVE_LOCAL_SIZE": str(count)}
+            own["PYCOLLECTIVE_INTERFACE"] = hosts.address(host)
             _ask({
                 "module": module, "arguments": list(arguments), "namespaces": hosts.namespaces(host),
                 "environment": {**common, **own, **env(int(rank))}, "log": str(log),

@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from speed import until
 
 from hosts.namespaces import make_hosts
 from pycollective.bench.ranks.namespaces import Hosts
@@ -45,28 +45,21 @@ def _asked(hosts: Hosts, host: str, other: str) -> str:
     return done.stdout.strip()
 
 
-def _until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def test_hosts_reach_each_other_until_they_are_cut_off(hosts: Hosts) -> None:
     for host in hosts.names:
         hosts.popen(host, _python(LISTEN))
-    _until(lambda: all(_asked(hosts, host, host) == host for host in hosts.names))
-    _until(lambda: _asked(hosts, "host0", "host2") == "host2")
+    until(lambda: all(_asked(hosts, host, host) == host for host in hosts.names))
+    until(lambda: _asked(hosts, "host0", "host2") == "host2")
     hosts.cut("host1", "host2")
-    _until(lambda: [_asked(hosts, "host1", other) for other in hosts.names] == ["", "host1", "host2"])
+    until(lambda: [_asked(hosts, "host1", other) for other in hosts.names] == ["", "host1", "host2"])
     hosts.restore("host1", "host2")
-    _until(lambda: _asked(hosts, "host0", "host1") == "host1")
+    until(lambda: _asked(hosts, "host0", "host1") == "host1")
     hosts.freeze("host1")
     assert _asked(hosts, "host0", "host1") == ""
     hosts.resume("host1")
-    _until(lambda: _asked(hosts, "host0", "host1") == "host1")
+    until(lambda: _asked(hosts, "host0", "host1") == "host1")
     hosts.kill("host1")
-    _until(lambda: not hosts.processes("host1"))
+    until(lambda: not hosts.processes("host1"))
     assert hosts.processes("host2")
     assert _asked(hosts, "host0", "host1") == ""
 
@@ -94,7 +87,7 @@ def test_nothing_is_left_when_their_maker_is_killed(tmp_path: Path) -> None:
     assert len(_sharing(everything)) >= 4  # the first, two that hold hosts, sleep
     maker.send_signal(signal.SIGKILL)
     maker.wait()
-    _until(lambda: not _sharing(everything))
+    until(lambda: not _sharing(everything))
 
 
 def _sharing(namespace: str) -> list[str]:

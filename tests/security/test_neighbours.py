@@ -12,7 +12,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from speed import until
 
 from launch import OPEN_MPI_SETTINGS, _launcher, end_job, find_mpirun
 
@@ -85,19 +85,6 @@ dist.destroy_process_group()
 """
 
 
-def _why_not() -> str:
-    if os.geteuid() != 0:
-        return "needs root, to be another user and to make network namespaces"
-    if shutil.which("ip") is None:
-        return "needs ip (iproute2)"
-    name = f"pc-try-{os.getpid()}"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
-    if made.returncode != 0:
-        return f"network namespaces are not permitted here: {made.stderr.strip()}"
-    subprocess.run(["ip", "netns", "del", name], check=True)
-    return ""
-
-
 @dataclass(frozen=True)
 class Spaces:
     """Names of the namespaces: of the job, and of the network next to it."""
@@ -109,13 +96,14 @@ class Spaces:
 @pytest.fixture(scope="module")
 def spaces() -> Iterator[Spaces]:
     """Two namespaces with a cable between them."""
-    why = _why_not()
-    if why:
-        pytest.skip(why)
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("needs root, to be another user, and ip (iproute2), to make network namespaces")
     found = Spaces(f"pc-job-{os.getpid()}", f"pc-net-{os.getpid()}")
     try:
         for name in (found.job, found.network):
-            _ip("netns", "add", name)
+            made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
+            if made.returncode != 0:
+                pytest.skip(f"network namespaces are not permitted here: {made.stderr.strip()}")
             _ip("-n", name, "link", "set", "lo", "up")
         cable = ["veth0", "netns", found.job, "type", "veth", "peer", "name", "veth0", "netns", found.network]
         _ip("link", "add", *cable)
@@ -152,11 +140,8 @@ def stranger(space: str, pid: int, addresses: str) -> Iterator[Callable[[], dict
             process.kill()
 
 
-def wait_for(job: subprocess.Popen[bytes], *files: Path, seconds: float = 60) -> None:
-    until = time.monotonic() + seconds
-    while not all(file.exists() for file in files) and job.poll() is None:
-        assert time.monotonic() < until, f"no {[file.name for file in files if not file.exists()]}"
-        time.sleep(0.02)
+def wait_for(job: subprocess.Popen[bytes], *files: Path) -> None:
+    until(lambda: all(file.exists() for file in files) or job.poll() is not None, 60)
 
 
 needs_mpi = [pytest.mark.mpi, pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")]
@@ -181,9 +166,8 @@ def test_a_job_beside_strangers(spaces: Spaces, tmp_path: Path, launcher: str) -
             stranger(spaces.job, job.pid, f"127.0.0.1,{HOST}") as user,
             stranger(spaces.network, job.pid, HOST) as network,
         ):
-            until = time.monotonic() + 30
-            while not _ours(user()) and launcher != "mpirun":  # where ranks connect
-                assert time.monotonic() < until and job.poll() is None, log.read_text()
+            until(lambda: launcher == "mpirun" or _ours(user()) or job.poll() is not None, 30)  # where ranks connect
+            assert job.poll() is None, log.read_text()
             network()
             (tmp_path / "go").touch()
             wait_for(job, tmp_path / "ready0", tmp_path / "ready1")

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from c10d import World, run
+from processes import IMPORTABLE
 
 import pycollective
 from launch import launch
@@ -122,17 +123,9 @@ def test_ranks_of_two_jobs_do_not_connect() -> None:
 
 
 NO_MEMFD = """
-import ctypes, errno, struct, sys
-NR = {"x86_64": 319, "aarch64": 279}[__import__("platform").machine()]
-libc = ctypes.CDLL(None, use_errno=True)
-rows = [(0x20, 0, 0, 0), (0x15, 0, 1, NR), (0x06, 0, 0, 0x00050000 | errno.EPERM), (0x06, 0, 0, 0x7FFF0000)]
-code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *row) for row in rows))
-class Program(ctypes.Structure):
-    _fields_ = [("count", ctypes.c_ushort), ("code", ctypes.c_void_p)]
-program = Program(len(rows), ctypes.addressof(code))
-assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
-assert libc.prctl(22, 2, ctypes.byref(program), 0, 0) == 0  # PR_SET_SECCOMP
-import os
+import errno, os, platform
+from processes import refuse
+refuse({"x86_64": 319, "aarch64": 279}[platform.machine()], errno.EPERM)
 try:
     os.memfd_create("refused")
     raise SystemExit("memfd_create is still allowed")
@@ -158,7 +151,7 @@ except RuntimeError as error:
 
 def test_where_memfds_are_not_allowed() -> None:
     """As in some containers: messages can use the other kind of shared memory; without it the error states why."""
-    for rank, text in enumerate(launch(2, NO_MEMFD, check=True)):
+    for rank, text in enumerate(launch(2, NO_MEMFD, env=IMPORTABLE, check=True)):
         received, error = text.splitlines()
         assert float(received) == 3 * (2 - rank)
         assert error.startswith("CommunicatorError no shared memory between the ranks; memfd: memfd_create: Operation")
