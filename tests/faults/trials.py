@@ -14,19 +14,20 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import c10d
 import hvd
 from processes import Job
 
-from faults.work import DEADLINE, Raised, of_c10d, of_communicator, of_hvd
+from faults.work import DEADLINE, Raised, Result, of_c10d, of_communicator, of_hvd, tell
 
 KINDS = ("collective", "nonblocking", "messages", "engine", "hvd", "c10d")
 _WEIGHTS = (25, 15, 10, 20, 15, 15)
 _SLACK = 20.0
 """Seconds after which a silent rank counts as hanging."""
 _ERRORS = {"kill": "PeerLostError", "stop": "TimeoutError"}
+_LIMITS = {"kill": 1.0, "stop": DEADLINE + 1.0}
 
 
 @dataclass(frozen=True)
@@ -35,21 +36,12 @@ class Trial:
 
     number: int
     kind: str
-    how: str
+    fault: str
     n: int
     victim: int
 
     def __str__(self) -> str:
-        return f"trial {self.number}: {self.how} rank {self.victim} of {self.n}, {self.kind}"
-
-
-@dataclass
-class Result:
-    """`seconds`: from the signal until each survivor raised. `problems`: deviations from the expected behavior."""
-
-    trial: Trial
-    seconds: list[float] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+        return f"trial {self.number}: {self.fault} rank {self.victim} of {self.n}, {self.kind}"
 
 
 def trial(number: int, torch: bool = True) -> Trial:
@@ -97,12 +89,12 @@ def _run(one: Trial) -> Result:
             if answer != "busy":
                 raise _TooEarly(f"{one}: rank {rank} raised too early: {answer}")
         time.sleep(random.random() * 0.15)
-        at = job.kill(one.victim, signal.SIGKILL if one.how == "kill" else signal.SIGSTOP)
+        at = job.kill(one.victim, signal.SIGKILL if one.fault == "kill" else signal.SIGSTOP)
         for rank in survivors:
             _judge(result, rank, job.hear(rank, DEADLINE + _SLACK), at)
         for rank in survivors:
             job.link[rank].send("survive")
-        if one.how == "stop":
+        if one.fault == "stop":
             time.sleep(random.random() * 0.8)  # the others shrink, or have
             job.kill(one.victim, signal.SIGCONT)
             late = job.hear(one.victim, DEADLINE + _SLACK)
@@ -125,17 +117,24 @@ def _judge(result: Result, rank: int, answer: object, at: float) -> None:
         result.problems.append(f"rank {rank} reported {answer}")
         return
     raised = Raised(*answer)
-    result.seconds.append(raised.at - at)
-    expected = {_ERRORS[one.how], "HorovodInternalError"}
-    if one.kind == "c10d" and one.how == "stop" and re.search("has not (joined|arrived)", raised.text):
+    result.seconds[rank] = raised.at - at
+    expected = {_ERRORS[one.fault], "HorovodInternalError"}
+    if one.kind == "c10d" and one.fault == "stop" and re.search("has not (joined|arrived)", raised.text):
         expected.add("BootstrapError")  # while the group creates its second communicator
     if not expected & set(raised.kinds):
         result.problems.append(f"rank {rank} raised {raised.kinds[0]}: {raised.text}")
     if not re.search(rf"\brank {one.victim}\b", raised.text):
         result.problems.append(f"rank {rank} does not name the rank: {raised.text}")
-    soon = DEADLINE + 1 if one.kind == "c10d" and one.how == "stop" else 1  # a late message does not end a group
+    soon = DEADLINE + 1 if one.kind == "c10d" and one.fault == "stop" else 1  # a late message does not end a group
     if not 0 <= raised.again < soon:
         result.problems.append(f"rank {rank} raised, and its next call {raised.again:.1f} s later: {raised.text}")
+
+
+def _outcome(one: Trial) -> Result:
+    try:
+        return run(one)
+    except AssertionError as error:
+        return Result(one, problems=[str(error)])
 
 
 def main() -> int:
@@ -144,20 +143,8 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first trial")
     parser.add_argument("--no-torch", action="store_true")
     options = parser.parse_args()
-    results = []
-    for number in range(options.first, options.first + options.count):
-        one = trial(number, not options.no_torch)
-        try:
-            result = run(one)
-        except AssertionError as error:
-            result = Result(one, problems=[str(error)])
-        results.append(result)
-        worst = max(result.seconds, default=0)
-        print(f"{one}: {worst:.2f} s{''.join(f'{chr(10)}  {text}' for text in result.problems)}", flush=True)
-    for how, limit in (("kill", 1.0), ("stop", DEADLINE + 1.0)):
-        seconds = [each for result in results if result.trial.how == how for each in result.seconds]
-        soon = sum(each < limit for each in seconds)
-        print(f"{how}: {len(seconds)} survivors, {soon} within {limit:g} s, worst {max(seconds, default=0):.2f} s")
+    numbers = range(options.first, options.first + options.count)
+    results = tell((_outcome(trial(number, not options.no_torch)) for number in numbers), _LIMITS)
     wrong = [result for result in results if result.problems]
     print(f"{len(results)} trials, {len(wrong)} with problems")
     return bool(wrong)

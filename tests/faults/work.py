@@ -9,30 +9,20 @@ import itertools
 import os
 import random
 import time
-from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import astuple, dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 import numpy as np
+from calls import call
+from fuzz.sequences import PATHS
 
 from pycollective import Communicator
 
 DEADLINE = 2.5
 """Seconds that calls wait for their peers."""
 SIZES = (1, 100, 5000, 70_000, 500_000)
-TOPOLOGIES = ("direct", "ring", "tree", "star", "wheel", "halving_doubling", "random")
-_ROOTED = ("broadcast", "reduce", "gather", "scatter")
-_FIRST = dict.fromkeys(TOPOLOGIES, ("allreduce", "broadcast"))
-_MORE = {
-    "direct": ("reduce", "reduce_scatter", "allgather", "gather", "scatter", "alltoall"),
-    "halving_doubling": ("reduce", "reduce_scatter", "allgather", "gather", "scatter"),
-    "random": ("reduce",),
-    "ring": ("reduce", "reduce_scatter", "allgather"),
-    "star": ("reduce", "reduce_scatter", "allgather", "gather", "scatter"),
-    "tree": ("reduce", "gather", "scatter"),
-}
-CALLS = [(name, topology) for topology in TOPOLOGIES for name in (*_FIRST[topology], *_MORE.get(topology, ()))]
 Step = Callable[[int], None]
 
 
@@ -50,6 +40,29 @@ class Raised:
     text: str
     at: float
     again: float
+
+
+@dataclass
+class Result:
+    """Of a trial. `seconds`: from the fault until each survivor raised. `problems`: what differs from the expected."""
+
+    trial: Any
+    seconds: dict[int, float] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+def tell(results: Iterable[Result], limits: dict[str, float]) -> list[Result]:
+    """Print each result, and for each kind of fault how many survivors have raised within its limit."""
+    told = []
+    for result in results:
+        told.append(result)
+        worst = max(result.seconds.values(), default=0)
+        print(f"{result.trial}: {worst:.2f} s{''.join(f'{chr(10)}  {text}' for text in result.problems)}", flush=True)
+    for fault, limit in limits.items():
+        seconds = [each for result in told if result.trial.fault == fault for each in result.seconds.values()]
+        soon = sum(each <= limit for each in seconds)
+        print(f"{fault}: {len(seconds)} survivors, {soon} within {limit:g} s, worst {max(seconds, default=0):.2f} s")
+    return told
 
 
 class Link(Protocol):
@@ -103,11 +116,9 @@ def step_of(comm: Communicator, kind: str, seed: int) -> Step:
     return {**steps, "staged": _staged, "groups": _groups}[kind](comm, random.Random(seed))
 
 
-def go_on(comm: Communicator, seconds: float) -> Communicator:
+def go_on(comm: Communicator, seconds: float) -> None:
     """What survivors do: shrink, and work on what that returns."""
-    fresh = comm.shrink(seconds)
-    work_on(fresh)
-    return fresh
+    work_on(comm.shrink(seconds))
 
 
 def work_on(fresh: Communicator) -> None:
@@ -124,14 +135,12 @@ def _collectives(comm: Communicator, choice: random.Random) -> Step:
     plain = [np.empty(SIZES[-1], np.float32) for _ in range(2)]
 
     def step(turn: int) -> None:
-        name, topology = choice.choice(CALLS)
+        name, topology = choice.choice(PATHS)
         count, place, root = choice.choice(SIZES), choice.choice((windows, plain)), choice.randrange(comm.size)
         x = place[0][:count]
         x[:] = comm.rank + turn
         out = place[1][:count] if name in ("allreduce", "broadcast") else None
-        more = {"root": root} if name in _ROOTED else {}
-        got = getattr(comm, name)(x, out=out, topology=topology, **more)
-        _check(name, got, comm.size, turn, root)
+        _check(name, call(comm, name, x, root, out, topology=topology), comm.size, turn, root)
 
     return step
 
@@ -149,10 +158,9 @@ def _nonblocking(comm: Communicator, choice: random.Random) -> Step:
     def step(turn: int) -> None:
         handles = []
         for _ in range(choice.randrange(1, 6)):
-            name, topology = choice.choice(CALLS)
-            more = {"root": choice.randrange(comm.size)} if name in _ROOTED else {}
+            (name, topology), root = choice.choice(PATHS), choice.randrange(comm.size)
             x = np.full(choice.choice(SIZES[:-1]), comm.rank + turn, np.float32)
-            handles.append((name, more.get("root", 0), getattr(comm, "i" + name)(x, topology=topology, **more)))
+            handles.append((name, root, call(comm, f"i{name}", x, root, topology=topology)))
         for name, root, handle in handles:
             _check(name, handle.result(), comm.size, turn, root)
 
@@ -199,11 +207,10 @@ def _staged(comm: Communicator, choice: random.Random) -> Step:
     emulation.install()
 
     def step(turn: int) -> None:
-        name, topology = choice.choice(CALLS)
-        more = {"root": choice.randrange(comm.size)} if name in _ROOTED else {}
+        (name, topology), root = choice.choice(PATHS), choice.randrange(comm.size)
         x = put(np.full(choice.choice(SIZES), comm.rank + turn, np.float32))
-        got = getattr(comm, name)(x, topology=topology, **more)
-        _check(name, got if got is None else get(got), comm.size, turn, more.get("root", 0))
+        got = call(comm, name, x, root, topology=topology)
+        _check(name, got if got is None else get(got), comm.size, turn, root)
 
     return step
 

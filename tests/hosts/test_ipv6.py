@@ -13,13 +13,14 @@ from hosts.namespaces import make_hosts
 from launch import CLI
 from pycollective.bench.ranks.namespaces import ENTER, Hosts
 
-CALLS = """
+SCRIPTS = {
+    "comm": """
 import numpy as np
 import pycollective as pc
 comm = pc.init()
 print(f"comm {comm.size} {comm.allreduce(np.ones(1))[0]:g}\\n", end="", flush=True)
-"""
-TORCH = """
+""",
+    "c10d": """
 import torch
 import torch.distributed as dist
 import pycollective.torch
@@ -28,9 +29,9 @@ x = torch.ones(1)
 dist.all_reduce(x)
 print(f"c10d {dist.get_world_size()} {x.item():g}\\n", end="", flush=True)
 dist.destroy_process_group()
-"""
-
-GLOO = TORCH.replace('"pycollective"', '"gloo"').replace("import pycollective.torch\n", "").replace("c10d", "gloo")
+""",
+}
+SCRIPTS["gloo"] = SCRIPTS["c10d"].replace('"pycollective"', '"gloo"').replace("c10d", "gloo")
 
 
 @pytest.fixture(scope="module")
@@ -58,25 +59,19 @@ def run(hosts: Hosts, folder: Path, *words: str, env: Sequence[str] = ()) -> lis
 @pytest.fixture(params=["comm", "c10d"])
 def script(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
     """What a script calls, and its path."""
-    if request.param == "c10d":
+    if request.param != "comm":
         pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "script.py"
-    path.write_text({"comm": CALLS, "c10d": TORCH}[request.param])
+    path.write_text(SCRIPTS[request.param])
     return request.param, str(path)
 
 
+@pytest.mark.parametrize("script", SCRIPTS, indirect=True)
 def test_one_host(hosts: Hosts, script: tuple[str, str], tmp_path: Path) -> None:
+    """Gloo gets an interface: by itself it takes 127.0.0.1."""
     what, path = script
     assert run(hosts, tmp_path, *CLI, "run", "-np", "2", path) == [f"{what} 2 2"] * 2
-
-
-def test_gloo_gets_an_interface(hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By itself it takes 127.0.0.1."""
-    pytest.importorskip("torch")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "script.py").write_text(GLOO)
-    assert run(hosts, tmp_path, *CLI, "run", "-np", "2", str(tmp_path / "script.py")) == ["gloo 2 2"] * 2
 
 
 @pytest.mark.parametrize("listed", ["host0:2,host1:1", "host0:1,[fd77::2]:2"])
@@ -89,12 +84,11 @@ def test_several_hosts(hosts: Hosts, script: tuple[str, str], tmp_path: Path, li
     assert run(hosts, tmp_path, *words) == [f"{what} 3 3"] * 3
 
 
-def test_an_elastic_job(hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "script.py").write_text(CALLS)
+@pytest.mark.parametrize("script", ["comm"], indirect=True)
+def test_an_elastic_job(hosts: Hosts, script: tuple[str, str], tmp_path: Path) -> None:
     (tmp_path / "discover").write_text("#!/bin/sh\necho host0:1\necho host1:1\n")
     (tmp_path / "discover").chmod(0o755)
-    words = ["--host-discovery-script", str(tmp_path / "discover"), "--rsh", ENTER, str(tmp_path / "script.py")]
+    words = ["--host-discovery-script", str(tmp_path / "discover"), "--rsh", ENTER, script[1]]
     assert run(hosts, tmp_path, *CLI, "run", "-np", "2", *words) == ["comm 2 2"] * 2
 
 

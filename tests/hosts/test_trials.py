@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections import Counter
 from typing import Any
 
 import pytest
+from faults.work import Result
 
 from hosts import trials
-from hosts.trials import Result, Trial
+from hosts.trials import Trial
 from launch import find_mpirun
 from pycollective.bench.ranks.namespaces import why_not
 
@@ -48,9 +50,7 @@ def test_every_kind_of_work_is_in_twenty_trials() -> None:
 
 def test_twenty_trials_have_all_faults_on_both_sides() -> None:
     every = [trials.trial(number) for number in TWENTY]
-    assert {fault: sum(one.fault == fault for one in every) for fault in trials.FAULTS} == dict.fromkeys(
-        trials.FAULTS, 4
-    )
+    assert Counter(one.fault for one in every) == dict.fromkeys(trials.FAULTS, 4)
     assert any(not one.may_shrink(rank) for one in every if one.fault == "gone" for rank in one.survivors)
 
 
@@ -67,6 +67,12 @@ def test_who_may_shrink() -> None:
 
 def _reports(text: str = "rank 2 on host1 was lost", kind: str = "PeerLostError", again: float = 0.0) -> list[Any]:
     return [{"pid": 1, "host": "host0"}, "busy", [[kind, "Error"], text, 101.0, again], "survived", {"size": 2}]
+
+
+def assert_problem(result: Result, problem: str | None) -> None:
+    """One problem, in which this is found; or none."""
+    assert len(result.problems) == (problem is not None), result.problems
+    assert problem is None or re.search(problem, result.problems[0]), result.problems
 
 
 @pytest.mark.parametrize(
@@ -91,42 +97,43 @@ def _reports(text: str = "rank 2 on host1 was lost", kind: str = "PeerLostError"
 def test_a_survivor_is_judged(rank: int, reports: list[Any], problem: str | None) -> None:
     result = Result(TIED)
     trials.judge(TIED, rank, reports, 100.0, result)
+    assert_problem(result, problem)
     if problem is None:
-        assert not result.problems and result.seconds == {rank: 1.0} and not result.late
+        assert result.seconds == {rank: 1.0} and not trials.late(result)
         trials.judge(TIED, rank, reports, 98.0, result)
-        assert result.late == [rank]
-    else:
-        assert len(result.problems) == 1
-        assert re.search(problem, result.problems[0])
+        assert trials.late(result) == [rank]
+
+
+AGAIN = Trial(0, "again", (2, 2), "collective", (1, 2))
+AGAIN_RANK_0 = Trial(
+    0, "again", (2, 2), "collective", (1, 0)
+)  # the rest: of the three that the first shrink() returned
 
 
 @pytest.mark.parametrize(
-    ("lost", "report", "problem"),
+    ("one", "report", "problem"),
     [
-        ((1, 2), {"size": 2, "at": 101.5}, None),
-        ((1, 2), {"refused": "CommunicatorError: no", "at": 101.5}, "2 that continue"),
-        ((1, 2), {"wrong": "a traceback"}, "2 that continue"),
-        ((1, 0), {"size": 2, "at": 101.5}, None),  # of the three that the first shrink() returned
-        ((1, 0), {"refused": "CommunicatorError: no", "at": 101.5}, None),
-        ((1, 0), {"size": 3, "at": 101.5}, "did not raise"),
+        (AGAIN, {"size": 2, "at": 101.5}, None),
+        (AGAIN, {"refused": "CommunicatorError: no", "at": 101.5}, "2 that continue"),
+        (AGAIN, {"wrong": "a traceback"}, "2 that continue"),
+        (AGAIN_RANK_0, {"size": 2, "at": 101.5}, None),
+        (AGAIN_RANK_0, {"refused": "CommunicatorError: no", "at": 101.5}, None),
+        (AGAIN_RANK_0, {"size": 3, "at": 101.5}, "did not raise"),
     ],
 )
-def test_a_second_loss_is_judged(lost: tuple[int, ...], report: dict[str, Any], problem: str | None) -> None:
-    one = Trial(0, "again", (2, 2), "collective", lost)
+def test_a_second_loss_is_judged(one: Trial, report: dict[str, Any], problem: str | None) -> None:
     result = Result(one)
     trials.judge(one, 3, [*_reports("rank 1 was lost")[:3], "survived", report], 101.0, result)
-    assert [problem is not None and re.search(problem, each) is not None for each in result.problems] == (
-        [] if problem is None else [True]
-    )
+    assert_problem(result, problem)
     assert result.seconds == {3: report.get("at", 146.0) - 101}
 
 
-def test_a_process_group_that_is_being_made_raises_another_error() -> None:
-    for kind, right in (("torch", True), ("collective", False)):
-        one = Trial(0, "cut", (2, 2), kind, (0,))
-        result = Result(one)
-        trials.judge(one, 0, _reports(kind="BootstrapError"), 100.0, result)
-        assert not result.problems if right else "raised BootstrapError" in result.problems[0]
+@pytest.mark.parametrize(("kind", "problem"), [("torch", None), ("collective", "raised BootstrapError")])
+def test_a_process_group_that_is_being_made_raises_another_error(kind: str, problem: str | None) -> None:
+    one = Trial(0, "cut", (2, 2), kind, (0,))
+    result = Result(one)
+    trials.judge(one, 0, _reports(kind="BootstrapError"), 100.0, result)
+    assert_problem(result, problem)
 
 
 @pytest.mark.parametrize(
@@ -141,5 +148,4 @@ def test_a_frozen_rank_that_returns_is_judged(reports: list[Any], problem: str |
     one = Trial(0, "freeze", (2, 2), "collective", (1,))
     result = Result(one)
     trials.judge_expelled(one, 2, reports, result)
-    assert bool(result.problems) == bool(problem)
-    assert problem is None or re.search(problem, result.problems[0])
+    assert_problem(result, problem)

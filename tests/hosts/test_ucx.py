@@ -98,17 +98,6 @@ def test_a_missing_library(monkeypatch: pytest.MonkeyPatch, chosen: str) -> None
 
 
 @needs_ucx
-def test_ranks_with_different_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(ucx.SETTING, raising=False)  # the launcher would pass it on
-    (tmp_path / "rsh").write_text('export PYCOLLECTIVE_HOST=$1 PYCOLLECTIVE_LINK=$1\nshift\nexec sh -c "$*"\n')
-    (tmp_path / "script.py").write_text("import pycollective as pc\npc.init()\n")
-    command = [sys.executable, "-I", "-m", "pycollective", "run", "-H", "ucx:1,tcp:1", "--rsh", "sh ./rsh", "script.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert "has PYCOLLECTIVE_LINK=tcp, rank 0 on host" in done.stderr
-
-
-@needs_ucx
 def test_messages_with_a_wrong_secret_are_dropped() -> None:
     devices = ucx.devices(ucx.SOCKETS, LOOPBACK)
     right, wrong = b"r" * 16, b"r" * 15 + b"w"

@@ -19,11 +19,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from faults.work import Raised
+from faults.work import Raised, Result, tell
 from processes import IMPORTABLE
 
 from hosts.forked import start_ranks
@@ -89,18 +89,9 @@ class Trial:
         return 2 * len(side) > size or (2 * len(side) == size and 0 in side)
 
 
-@dataclass
-class Result:
-    """`seconds`: from the fault until each survivor raised. `problems`: deviations from the expected behavior."""
-
-    trial: Trial
-    seconds: dict[int, float] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-
-    @property
-    def late(self) -> list[int]:
-        """The survivors that raised after the limit."""
-        return [rank for rank, seconds in self.seconds.items() if seconds > LIMITS[self.trial.fault]]
+def late(result: Result) -> list[int]:
+    """The survivors that raised after the limit."""
+    return [rank for rank, seconds in result.seconds.items() if seconds > LIMITS[result.trial.fault]]
 
 
 def trial(number: int) -> Trial:
@@ -283,16 +274,9 @@ def main() -> int:
         print(f"skipped: {reason}")
         return 0
     numbers = range(options.first, options.first + options.count)
-    results = []
-    for result in run_all(map(trial, numbers), options.at_once, by_mpirun if options.mpirun else by_fork):
-        results.append(result)
-        worst = max(result.seconds.values(), default=0)
-        print(f"{result.trial}: {worst:.2f} s{''.join(f'{chr(10)}  {text}' for text in result.problems)}", flush=True)
-    for fault, limit in LIMITS.items():
-        seconds = [each for result in results if result.trial.fault == fault for each in result.seconds.values()]
-        soon = sum(each <= limit for each in seconds)
-        print(f"{fault}: {len(seconds)} survivors, {soon} within {limit:g} s, worst {max(seconds, default=0):.2f} s")
-    wrong = [result for result in results if result.problems or result.late]
+    start = by_mpirun if options.mpirun else by_fork
+    results = tell(run_all(map(trial, numbers), options.at_once, start), LIMITS)
+    wrong = [result for result in results if result.problems or late(result)]
     print(f"{len(results)} trials, {len(wrong)} with problems or late")
     return bool(wrong)
 
