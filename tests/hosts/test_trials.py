@@ -69,10 +69,16 @@ def _reports(text: str = "rank 2 on host1 was lost", kind: str = "PeerLostError"
     return [{"pid": 1, "host": "host0"}, "busy", [[kind, "Error"], text, 101.0, again], "survived", {"size": 2}]
 
 
-def assert_problem(result: Result, problem: str | None) -> None:
-    """One problem, in which this is found; or none."""
+def judged(one: Trial, rank: int, reports: list[Any], problem: str | None, at: float = 100.0) -> Result:
+    """The judgement: one problem, in which this is found; or none."""
+    result = Result(one)
+    if one.fault == "freeze":
+        trials.judge_expelled(one, rank, reports, result)
+    else:
+        trials.judge(one, rank, reports, at, result)
     assert len(result.problems) == (problem is not None), result.problems
     assert problem is None or re.search(problem, result.problems[0]), result.problems
+    return result
 
 
 @pytest.mark.parametrize(
@@ -95,13 +101,10 @@ def assert_problem(result: Result, problem: str | None) -> None:
     ],
 )
 def test_a_survivor_is_judged(rank: int, reports: list[Any], problem: str | None) -> None:
-    result = Result(TIED)
-    trials.judge(TIED, rank, reports, 100.0, result)
-    assert_problem(result, problem)
+    result = judged(TIED, rank, reports, problem)
     if problem is None:
         assert result.seconds == {rank: 1.0} and not trials.late(result)
-        trials.judge(TIED, rank, reports, 98.0, result)
-        assert trials.late(result) == [rank]
+        assert trials.late(judged(TIED, rank, reports, problem, 98.0)) == [rank]
 
 
 AGAIN = Trial(0, "again", (2, 2), "collective", (1, 2))
@@ -122,18 +125,13 @@ AGAIN_RANK_0 = Trial(
     ],
 )
 def test_a_second_loss_is_judged(one: Trial, report: dict[str, Any], problem: str | None) -> None:
-    result = Result(one)
-    trials.judge(one, 3, [*_reports("rank 1 was lost")[:3], "survived", report], 101.0, result)
-    assert_problem(result, problem)
+    result = judged(one, 3, [*_reports("rank 1 was lost")[:3], "survived", report], problem, 101.0)
     assert result.seconds == {3: report.get("at", 146.0) - 101}
 
 
 @pytest.mark.parametrize(("kind", "problem"), [("torch", None), ("collective", "raised BootstrapError")])
 def test_a_process_group_that_is_being_made_raises_another_error(kind: str, problem: str | None) -> None:
-    one = Trial(0, "cut", (2, 2), kind, (0,))
-    result = Result(one)
-    trials.judge(one, 0, _reports(kind="BootstrapError"), 100.0, result)
-    assert_problem(result, problem)
+    judged(Trial(0, "cut", (2, 2), kind, (0,)), 0, _reports(kind="BootstrapError"), problem)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +143,4 @@ def test_a_process_group_that_is_being_made_raises_another_error(kind: str, prob
     ],
 )
 def test_a_frozen_rank_that_returns_is_judged(reports: list[Any], problem: str | None) -> None:
-    one = Trial(0, "freeze", (2, 2), "collective", (1,))
-    result = Result(one)
-    trials.judge_expelled(one, 2, reports, result)
-    assert_problem(result, problem)
+    judged(Trial(0, "freeze", (2, 2), "collective", (1,)), 2, reports, problem)

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -51,27 +52,6 @@ needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reas
 def test_processes_connect_under(launcher: str, kind: str, n: int) -> None:
     done = launch(n, CONNECT, launcher=launcher, check=True)
     assert [line.strip() for line in done] == [f"{kind} {r} {n} {r} {n} 0 1 1" for r in range(n)]
-
-
-@needs_mpi
-def test_mpi_names_missing_ranks() -> None:
-    script = """
-        import time
-        from mpi4py import MPI
-        from pycollective.comm.bootstrap.detection import detect
-        from pycollective.errors import BootstrapError
-        if MPI.COMM_WORLD.rank in (1, 2):
-            time.sleep(1.5)
-        else:
-            try:
-                detect(timeout=0.5)
-            except BootstrapError as error:
-                print(error)
-        MPI.COMM_WORLD.Abort(0) if MPI.COMM_WORLD.rank == 1 else time.sleep(3)
-    """
-    done = launch(4, script, launcher="mpirun", timeout=30)
-    for r in (0, 3):
-        assert "ranks 1, 2 of 4 have not called" in done[r], done.report()
 
 
 @needs_mpi
@@ -191,19 +171,11 @@ def test_the_first_node_of_slurms_lists(nodes: str, first: str) -> None:
 
 
 def test_a_token_missing_on_one_host_is_named() -> None:
-    class Values(dict[str, bytes]):
-        where = "a store"
-
-        def set(self, key: str, value: bytes) -> None:
-            self[key] = value
-
-        def get(self, key: str, deadline: float) -> bytes:  # type: ignore[override]
-            return self[key]
-
-    store: Any = Values()
+    values: dict[str, bytes] = {}
+    store: Any = SimpleNamespace(where="a store", set=values.__setitem__, get=lambda key, deadline: values[key])
     exchange = [stores.StoreExchange(store, r, 2, "torchrun", "job", 0.0) for r in range(2)]
     assert stores.token_from(exchange[0], {"PYCOLLECTIVE_TOKEN": TOKEN}).hex() == TOKEN
-    assert TOKEN.encode() not in store.values()
+    assert TOKEN.encode() not in values.values()
     with pytest.raises(BootstrapError, match="PYCOLLECTIVE_TOKEN is set for rank 0, but not for rank 1 on host"):
         stores.token_from(exchange[1], {})
     assert stores.token_from(exchange[0], {}) == stores.token_from(exchange[1], {})

@@ -63,18 +63,19 @@ class World:
         until, listener = time.monotonic() + seconds, self.listeners[rank]
         return connect_all(listener, self.endpoints, rank, others, purpose, lanes, until, watched=[0], **more)
 
-
-def exchange(rank: int, found: dict[int, list[socket.socket]]) -> None:
-    """Each connection leads to the right rank and lane."""
-    for peer, lanes in found.items():
-        for lane, connection in enumerate(lanes):
+    def exchange(self, rank: int, *arguments: Any, **options: Any) -> None:
+        """Connect as `connect` does; each connection leads to the right rank and lane."""
+        found = self.connect(rank, *arguments, **options)
+        lanes = [(peer, lane, each) for peer, lanes in found.items() for lane, each in enumerate(lanes)]
+        for peer, lane, connection in lanes:
             assert not connection.getblocking()
-            connection.setblocking(True)
             connection.settimeout(10)
             connection.sendall(b"%03d.%03d.%02d" % (rank, peer, lane))
-    for peer, lanes in found.items():
-        for lane, connection in enumerate(lanes):
+        for peer, lane, connection in lanes:
             assert connection.recv(10, socket.MSG_WAITALL) == b"%03d.%03d.%02d" % (peer, rank, lane)
+
+    def exchange_all(self, **options: Any) -> None:
+        ok(on_ranks(range(len(self.listeners)), lambda rank: self.exchange(rank, **options)))
 
 
 def calls(*actions: Callable[[], object]) -> list[object]:
@@ -87,13 +88,12 @@ def ok(results: list[object]) -> None:
 
 @pytest.mark.parametrize(("size", "lanes"), [(2, 1), (5, 3), (9, 8)])
 def test_every_pair_is_connected_by_every_lane(size: int, lanes: int) -> None:
-    world = World(size)
-    ok(on_ranks(range(size), lambda r: exchange(r, world.connect(r, lanes=lanes))))
+    World(size).exchange_all(lanes=lanes)
 
 
 def test_hundreds_of_connections_to_one_rank() -> None:
     world = World(13)
-    ok(on_ranks(range(13), lambda r: exchange(r, world.connect(r, lanes=32, peers=[0] if r else None))))
+    ok(on_ranks(range(13), lambda r: world.exchange(r, lanes=32, peers=[0] if r else None)))
 
 
 def test_the_options_of_a_connection() -> None:
@@ -112,16 +112,16 @@ def test_communicators_built_one_after_the_other_by_ranks_at_different_points() 
     world = World(3)
 
     def first() -> None:
-        exchange(0, world.connect(0, b"a", peers=[1, 2]))
-        exchange(0, world.connect(0, b"b", peers=[2]))
+        world.exchange(0, b"a", peers=[1, 2])
+        world.exchange(0, b"b", peers=[2])
 
     def second() -> None:
         time.sleep(0.3)
-        exchange(1, world.connect(1, b"a", peers=[0]))
+        world.exchange(1, b"a", peers=[0])
 
     def third() -> None:
-        exchange(2, world.connect(2, b"a", peers=[0]))
-        exchange(2, world.connect(2, b"b", peers=[0]))
+        world.exchange(2, b"a", peers=[0])
+        world.exchange(2, b"b", peers=[0])
 
     ok(calls(first, second, third))
 
@@ -131,7 +131,7 @@ def test_two_communicators_built_at_once_by_threads_in_another_order() -> None:
 
     def rank(r: int, purposes: tuple[bytes, bytes], turn: int) -> None:
         time.sleep(0.2 * turn)
-        exchange(r, world.connect(r, purposes[turn]))
+        world.exchange(r, purposes[turn])
 
     orders = (b"a", b"b"), (b"b", b"a")
     ok(on_ranks(range(4), lambda number: rank(number // 2, orders[number // 2], number % 2)))
@@ -153,7 +153,7 @@ def test_strangers_delay_nobody_and_are_closed(junk: bytes) -> None:
     world = World(3)
     strangers = hold(world.endpoints[0], 300, junk) + hold(world.endpoints[1], 50, junk)
     started = time.monotonic()
-    ok(on_ranks(range(3), lambda r: exchange(r, world.connect(r))))
+    world.exchange_all()
     assert time.monotonic() - started < 4  # less than a newcomer may be silent
     for listener in world.listeners:
         listener.close()
@@ -264,7 +264,7 @@ def test_a_rank_that_dials_again_after_its_connection_broke_is_accepted() -> Non
             dialling.advance(lost)
         assert time.monotonic() < until
     lost.close()
-    ok(on_ranks((0, 1), lambda r: exchange(r, world.connect(r))))
+    world.exchange_all()
 
 
 def ended(connection: socket.socket) -> bool:
