@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hosts.namespaces import make_hosts
+from hosts.test_launchers import finish
 from launch import CLI
 from pycollective.bench.ranks.namespaces import ENTER, Hosts
 
@@ -96,11 +97,10 @@ def test_an_elastic_job(hosts: Hosts, script: tuple[str, str], tmp_path: Path) -
 def test_torchrun(hosts: Hosts, script: tuple[str, str], tmp_path: Path, where: str) -> None:
     pytest.importorskip("torch")
     what, path = script
-    jobs = []
+    jobs: list[tuple[list[str], dict[str, str]]] = []
     for rank, host in enumerate(hosts.names):
         words = [sys.executable, "-I", "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
         words += ["--node-rank", str(rank), "--rdzv-backend", "static", "--rdzv-endpoint", where, path]
-        command = hosts.command(host, ["env", "OMP_NUM_THREADS=1", *words])
-        jobs.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-    heard = [job.communicate(timeout=150) for job in jobs]
-    assert [out for out, _ in heard] == [f"{what} 2 2\n"] * 2, heard
+        command = hosts.command(host, words)
+        jobs.append((command, {}))
+    assert finish(jobs, tmp_path) == [f"{what} 2 2"] * 2

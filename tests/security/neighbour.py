@@ -13,7 +13,6 @@ import errno
 import json
 import os
 import random
-import re
 import resource
 import select
 import socket
@@ -121,27 +120,15 @@ class Neighbour:
 
     def _files(self) -> None:
         """Shared memory by name, and what other processes have open."""
-        memory = [path for path in Path("/dev/shm").glob("*") if "pycollective" in path.name]
-        processes = [path for path in Path("/proc").glob("[0-9]*") if path.name != str(os.getpid())]
-        for path in [*memory, *(each for process in processes for each in _entries(process / "fd"))]:
+        paths = [path for path in Path("/dev/shm").glob("*") if "pycollective" in path.name]
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                paths += (process / "fd").iterdir() if process.name != str(os.getpid()) else ()
+        for path in paths:
             with contextlib.suppress(OSError):
                 os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
-                if re.search("pycollective", f"{path} {_target(path)}"):
+                if "pycollective" in f"{path} {os.path.realpath(path)}":
                     self.opened.add(str(path))
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return [*folder.iterdir()]
-    except OSError:
-        return []
-
-
-def _target(path: Path) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
 
 
 def main(uid: str, pid: str, addresses: str) -> None:

@@ -41,15 +41,11 @@ def test_the_first_ranks_sizes_apply(name: str, values: tuple[int, int]) -> None
 
 REFUSED = """
 import os, time
-import numpy as np, pycollective as pc
+import numpy as np, pycollective as pc, pytest
 for name in "PYCOLLECTIVE_TIMEOUT", "PYCOLLECTIVE_SPIN_US", "PYCOLLECTIVE_SCRATCH", "PYCOLLECTIVE_TILE":
-    for text in "soon", "3s", "-1", "nan":
-        os.environ[name] = text
-        try:
-            pc.init()
-            print("taken:", name, text)
-        except ValueError as error:
-            assert f"{name}='{text}'" in str(error), error
+    os.environ[name] = "soon"
+    with pytest.raises(ValueError, match=f"{name}='soon'"):
+        pc.init()
     del os.environ[name]
 os.environ["PYCOLLECTIVE_TIMEOUT"] = "inf"
 os.environ["PYCOLLECTIVE_SPIN_US"] = os.environ["PYCOLLECTIVE_TILE"] = "1e300"
