@@ -44,7 +44,7 @@ class Raised:
 
 @dataclass
 class Result:
-    """Of a trial. `seconds`: from the fault until each survivor raised. `problems`: what differs from the expected."""
+    """What a trial found. `seconds`: from the fault until each survivor raised. `problems`: deviations."""
 
     trial: Any
     seconds: dict[int, float] = field(default_factory=dict)

@@ -160,7 +160,7 @@ class Job:
         return found
 
     def steps(self) -> int:
-        """Of the last rank that has reported."""
+        """The steps of the last rank that has reported."""
         return int(max(self.folder.glob("working?")).read_text())
 
     def attack_until_it_ends(self, least: int, ranks: int) -> None:

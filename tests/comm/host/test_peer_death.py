@@ -37,7 +37,7 @@ def check(outcomes: dict[int, Outcome], victim: int, killed_at: float) -> None:
 
 
 def lose(job: Job, victim: int, word: str = "ready", after: float = 0.05) -> None:
-    """Kill a rank a moment after all have said the word, and check how they end."""
+    """Kill a rank a moment after every rank has sent the word, and check how they end."""
     all_say(job, word)
     time.sleep(after)
     at = job.kill(victim)

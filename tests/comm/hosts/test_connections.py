@@ -181,7 +181,7 @@ def test_another_token_is_refused_by_both_ends() -> None:
 
 @pytest.fixture
 def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Of the side that dials, which does not block, and of the one that accepts."""
+    """Two sockets: one for the side that dials, which does not block, and one for the side that accepts."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)

@@ -191,7 +191,7 @@ def _first_error(comm: Communicator, call: Callable[[], object]) -> str:
 
 @pytest.mark.parametrize("collective", ["broadcast", "reduce"])
 def test_ranks_that_each_only_send_or_only_wait_are_told(collective: str) -> None:
-    """Of two roots each sends in its own call, and meets the other's message in the next; or both wait."""
+    """Each of two roots sends in its own call, and meets the other's message in the next; or both wait."""
     texts = on_hosts((0, 1), lambda comm: _first_error(comm, lambda: call(comm, collective, np.ones(3), comm.rank)))
     assert all("root=0" in text and "root=1" in text for text in texts), texts
 
