@@ -1,16 +1,19 @@
 """Ranks with pycollective.torch initialized, as real processes forked from a server that has torch loaded.
 
 A body is a module-level function of a test file: `body(hvd, *arguments)` on every rank; `run` returns its results
-in rank order.
+in rank order. A test that is nothing but a body is marked with `@with_ranks(2, 3)`.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import processes
+import pytest
 from c10d import begin_anew, torch_loaded
 
 
@@ -52,9 +55,27 @@ def _enter(comm: Any, link: Any, place: tuple[str, str], init: dict[str, Any], a
     import pycollective.torch as hvd
 
     begin_anew()
-    body = processes._load(*place)
+    body = inspect.unwrap(processes._load(*place))
     hvd.link = link  # type: ignore[attr-defined]
     hvd.init(**init)
     value = body(hvd, *arguments)
     hvd.shutdown()
     return value
+
+
+def with_ranks(*sizes: int, **options: Any) -> Callable[[Callable[[Any], None]], Callable[[int], None]]:
+    """A test which every rank runs, `def test_this(hvd): ...`, with each of these numbers of ranks.
+
+    `options`: of `run`.
+    """
+
+    def of_body(body: Callable[[Any], None]) -> Callable[[int], None]:
+        @pytest.mark.parametrize("n", sizes)
+        @functools.wraps(body)
+        def test(n: int) -> None:
+            run(n, body, **options)
+
+        test.__signature__ = inspect.Signature([inspect.Parameter("n", inspect.Parameter.KEYWORD_ONLY)])  # type: ignore[attr-defined]
+        return test
+
+    return of_body

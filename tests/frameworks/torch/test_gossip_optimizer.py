@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 torch: Any = pytest.importorskip("torch")
-from hvd import run  # noqa: E402
+from hvd import run, with_ranks  # noqa: E402
 from opt import data, loss_of, small, weights  # noqa: E402
 
 from pycollective import graphs  # noqa: E402
@@ -137,11 +137,8 @@ def _in_a_set(hvd: Any) -> Any:
     return tuple(found)
 
 
-def test_wrong_use_is_refused() -> None:
-    run(2, _refusals)
-
-
-def _refusals(hvd: Any) -> None:
+@with_ranks(2)
+def test_wrong_use_is_refused(hvd: Any) -> None:
     model = torch.nn.Linear(2, 2)
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     named = list(model.named_parameters())

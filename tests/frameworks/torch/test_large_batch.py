@@ -14,7 +14,7 @@ import pytest
 torch: Any = pytest.importorskip("torch")
 import c10d  # noqa: E402
 import c10d_training  # noqa: E402
-from hvd import run  # noqa: E402
+from hvd import with_ranks  # noqa: E402
 from opt import agree, alone, close, data, loss_of, small, together, weights  # noqa: E402
 
 import pycollective as pc  # noqa: E402
@@ -174,11 +174,8 @@ class Signs(RuleOptimizer):
         return p - lr * g.sign()
 
 
-def test_several_ranks_train_as_one() -> None:
-    run(2, _as_one)
-
-
-def _as_one(hvd: Any) -> None:
+@with_ranks(2)
+def test_several_ranks_train_as_one(hvd: Any) -> None:
     for kind in OPTIONS:
         expected = alone(lambda model, kind=kind: make(kind, model), 2)
         found = together(hvd, lambda model, kind=kind: make(kind, model))

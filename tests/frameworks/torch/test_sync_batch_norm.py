@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 torch: Any = pytest.importorskip("torch")
-from hvd import run  # noqa: E402
+from hvd import with_ranks  # noqa: E402
 
 pytestmark = pytest.mark.torch
-SIZES = [1, 2, 3, 4]
 C = 5
 PLAIN = {0: torch.nn.BatchNorm1d, 1: torch.nn.BatchNorm1d, 2: torch.nn.BatchNorm2d, 3: torch.nn.BatchNorm3d}
 
@@ -58,24 +57,16 @@ def compare(
             near(getattr(ours, name), value, tolerance)
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_as_one_batch(n: int) -> None:
-    run(n, _as_one_batch)
-
-
-def _as_one_batch(hvd: Any) -> None:
+@with_ranks(1, 2, 3, 4)
+def test_as_one_batch(hvd: Any) -> None:
     counts = [4] * hvd.size()
     for axes in range(4):
         compare(hvd, counts, axes, torch.float64, 1e-12)
         compare(hvd, counts, axes, torch.float32, 1e-5)
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_options(n: int) -> None:
-    run(n, _options)
-
-
-def _options(hvd: Any) -> None:
+@with_ranks(1, 2, 3, 4)
+def test_options(hvd: Any) -> None:
     for options in (
         {"momentum": None},
         {"momentum": 0.5, "eps": 0.1},
@@ -85,24 +76,16 @@ def _options(hvd: Any) -> None:
         compare(hvd, [3] * hvd.size(), 2, torch.float64, 1e-12, steps=3, **options)
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_uneven_batches(n: int) -> None:
-    run(n, _uneven)
-
-
-def _uneven(hvd: Any) -> None:
+@with_ranks(2, 3, 4)
+def test_uneven_batches(hvd: Any) -> None:
     n = hvd.size()
     for counts in ([rank + 1 for rank in range(n)], [0] + [3] * (n - 1), [0] * (n - 1) + [2], [1] * n):
         for axes in (0, 2):
             compare(hvd, counts, axes, torch.float64, 1e-12)
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_bfloat16(n: int) -> None:
-    run(n, _bfloat16)
-
-
-def _bfloat16(hvd: Any) -> None:
+@with_ranks(2, 3, 4)
+def test_bfloat16(hvd: Any) -> None:
     """Computed in float32, for any input precision; parameters may be of either type."""
     r, n = hvd.rank(), hvd.size()
     for kind in (torch.bfloat16, torch.float32):
@@ -121,12 +104,8 @@ def _bfloat16(hvd: Any) -> None:
         near(ours.running_mean.float(), plain.running_mean, 1e-2 if kind == torch.bfloat16 else 1e-5)
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_derivatives_by_differences(n: int) -> None:
-    run(n, _differences)
-
-
-def _differences(hvd: Any) -> None:
+@with_ranks(1, 2, 3, 4)
+def test_derivatives_by_differences(hvd: Any) -> None:
     """Compare an input's gradient with differences; then freeze the input, the parameters, or the bias."""
     torch.manual_seed(0)
     weight, bias = (torch.randn(C, dtype=torch.float64, requires_grad=True) for _ in range(2))
@@ -154,12 +133,8 @@ def _differences(hvd: Any) -> None:
             t.grad = old
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_trains_as_one_process(n: int) -> None:
-    run(n, _trains)
-
-
-def _trains(hvd: Any) -> None:
+@with_ranks(2, 3)
+def test_trains_as_one_process(hvd: Any) -> None:
     """Two layers of it in a channels-last network under DistributedOptimizer."""
     n, r = hvd.size(), hvd.rank()
 
@@ -183,12 +158,8 @@ def _trains(hvd: Any) -> None:
         near(ours.state_dict()[name], value, 1e-11)
 
 
-@pytest.mark.parametrize("n", [2])
-def test_refusals(n: int) -> None:
-    run(n, _refusals)
-
-
-def _refusals(hvd: Any) -> None:
+@with_ranks(2)
+def test_refusals(hvd: Any) -> None:
     module = hvd.SyncBatchNorm(C)
     assert isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
     with pytest.raises(ValueError, match="dimensions"):

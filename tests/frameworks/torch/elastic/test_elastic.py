@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from hvd import job, run
+from hvd import job, run, with_ranks
 
 torch: Any = pytest.importorskip("torch")
 
@@ -295,7 +295,8 @@ def test_an_interrupt_while_gradients_are_in_flight() -> None:
     ends_as_if_undisturbed(run(2, _interrupted_between_backward_and_step))
 
 
-def _other_exceptions(hvd: Any) -> None:
+@with_ranks(2)
+def test_other_exceptions_results_and_arguments_pass_through(hvd: Any) -> None:
     @hvd.elastic.run
     def train(state: Any, *args: int, **kwargs: int) -> Any:
         """Words."""
@@ -310,11 +311,8 @@ def _other_exceptions(hvd: Any) -> None:
         train(state)
 
 
-def test_other_exceptions_results_and_arguments_pass_through() -> None:
-    run(2, _other_exceptions)
-
-
-def _bad_timeout(hvd: Any) -> None:
+@with_ranks(2)
+def test_an_invalid_timeout(hvd: Any) -> None:
     os.environ["HOROVOD_ELASTIC_TIMEOUT"] = "soon"
 
     @hvd.elastic.run
@@ -324,10 +322,6 @@ def _bad_timeout(hvd: Any) -> None:
     with pytest.raises(ValueError, match="HOROVOD_ELASTIC_TIMEOUT='soon' is not a number of seconds, above 0"):
         train(hvd.elastic.TorchState(n=0))
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()  # nothing has happened
-
-
-def test_an_invalid_timeout() -> None:
-    run(2, _bad_timeout)
 
 
 # -- afterwards ----------------------------------------------------------------------------------------------------

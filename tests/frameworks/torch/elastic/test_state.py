@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from hvd import run
+from hvd import run, with_ranks
 
 torch: Any = pytest.importorskip("torch")
 
@@ -17,7 +17,6 @@ from pycollective.torch.elastic import sampler as samplers  # noqa: E402
 from pycollective.torch.elastic.state import ObjectState, State  # noqa: E402
 
 pytestmark = pytest.mark.torch
-SIZES = [1, 2, 3, 4]
 
 
 class Parts:
@@ -75,12 +74,13 @@ def _sync(hvd: Any) -> Any:
     return before != after
 
 
-@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_sync_gives_all_ranks_what_rank_0_has(n: int) -> None:
     assert run(n, _sync) == [False] + [True] * (n - 1)
 
 
-def _restore(hvd: Any) -> None:
+@with_ranks(1, 3)
+def test_restore_goes_back_to_the_commit_as_often_as_needed(hvd: Any) -> None:
     parts = Parts(hvd)
     parts.train()
     parts.state.seen.append("committed")
@@ -94,12 +94,8 @@ def _restore(hvd: Any) -> None:
         assert parts.everything() == committed
 
 
-@pytest.mark.parametrize("n", [1, 3])
-def test_restore_goes_back_to_the_commit_as_often_as_needed(n: int) -> None:
-    run(n, _restore)
-
-
-def _replaced(hvd: Any) -> None:
+@with_ranks(1)
+def test_parts_can_be_replaced(hvd: Any) -> None:
     state = hvd.elastic.TorchState(torch.nn.Linear(1, 1), None, count=1)
     assert state.optimizer is None
     other = torch.nn.Linear(2, 2)
@@ -114,11 +110,8 @@ def _replaced(hvd: Any) -> None:
     assert state.count == 1 and state.later == "not a part"
 
 
-def test_parts_can_be_replaced() -> None:
-    run(1, _replaced)
-
-
-def _registry(hvd: Any) -> None:
+@with_ranks(2)
+def test_handlers_of_ones_own(hvd: Any) -> None:
     from pycollective.torch.elastic.state import StateHandler, get_handler_registry, set_handler_registry
 
     class Counter:
@@ -143,21 +136,14 @@ def _registry(hvd: Any) -> None:
     set_handler_registry(before)
 
 
-def test_handlers_of_ones_own() -> None:
-    run(2, _registry)
-
-
-def _skip_sync(hvd: Any) -> None:
+@with_ranks(2)
+def test_a_reset_reaches_the_sampler(hvd: Any) -> None:
     """With skip_sync the sampler is redistributed all the same."""
     sampler = hvd.elastic.ElasticSampler(range(12), shuffle=False)
     state = hvd.elastic.TorchState(sampler=sampler)
     sampler.num_replicas = 4  # as if there had been more ranks
     state.on_reset()
     assert sampler.num_replicas == hvd.size()
-
-
-def test_a_reset_reaches_the_sampler() -> None:
-    run(2, _skip_sync)
 
 
 def test_a_state_of_ones_own_way_of_sending() -> None:

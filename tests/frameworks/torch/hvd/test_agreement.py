@@ -8,19 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hvd import job, run
+from hvd import job, run, with_ranks
 
 torch: Any = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.torch
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_any_order(n: int) -> None:
-    run(n, _any_order)
-
-
-def _any_order(hvd: Any) -> None:
+@with_ranks(2, 3)
+def test_any_order(hvd: Any) -> None:
     n, r = hvd.size(), hvd.rank()
     order = torch.randperm(30, generator=torch.Generator().manual_seed(r)).tolist()
     handles = {i: hvd.allreduce_async(torch.full((i,), float(i + r)), name=f"t{i}", op=hvd.Sum) for i in order}
@@ -28,12 +24,8 @@ def _any_order(hvd: Any) -> None:
         assert torch.equal(hvd.synchronize(handles[i]), torch.full((i,), float(n * i + n * (n - 1) // 2)))
 
 
-@pytest.mark.parametrize("n", [2, 4])
-def test_mismatches_are_named_on_every_rank(n: int) -> None:
-    run(n, _mismatches)
-
-
-def _mismatches(hvd: Any) -> None:
+@with_ranks(2, 4)
+def test_mismatches_are_named_on_every_rank(hvd: Any) -> None:
     r = hvd.rank()
     last = r == hvd.size() - 1
     x = torch.ones(4)
@@ -49,12 +41,9 @@ def _mismatches(hvd: Any) -> None:
     assert torch.equal(hvd.allreduce(x, name="shape"), x)  # and still works
 
 
-def test_a_name_is_in_flight_until_it_was_waited_for() -> None:
+@with_ranks(2)
+def test_a_name_is_in_flight_until_it_was_waited_for(hvd: Any) -> None:
     """However quickly the operation completes: the same program must not fail intermittently."""
-    run(2, _in_flight)
-
-
-def _in_flight(hvd: Any) -> None:
     x = torch.ones(3)
     hvd.barrier()
     handle = hvd.broadcast_async(x, 0, name="name")
@@ -74,11 +63,8 @@ def _in_flight(hvd: Any) -> None:
     assert torch.equal(hvd.synchronize(dropped), x)
 
 
-def test_names_in_flight() -> None:
-    run(2, _names_under_way)
-
-
-def _names_under_way(hvd: Any) -> None:
+@with_ranks(2)
+def test_names_in_flight(hvd: Any) -> None:
     x = torch.ones(3)
     handle = hvd.allreduce_async(x, name="twice")
     hvd.barrier()  # it may have completed by now, but is not synchronized
@@ -101,12 +87,9 @@ def _names_under_way(hvd: Any) -> None:
         hvd.poll(12345678)
 
 
-def test_a_refused_call_can_be_mended() -> None:
+@with_ranks(2)
+def test_a_refused_call_can_be_mended(hvd: Any) -> None:
     """With a name or without: the numbers of operations without one remain equal on all ranks."""
-    run(2, _mended)
-
-
-def _mended(hvd: Any) -> None:
     mistake, right = torch.ones(4, 6).t(), torch.ones(2, 3)
     wrong = {  # each call, what is wrong with it
         "contiguous": lambda x, name: hvd.allreduce_(x if x is right else mistake, name=name),
@@ -123,12 +106,8 @@ def _mended(hvd: Any) -> None:
             call(right, name)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_join(n: int) -> None:
-    run(n, _join)
-
-
-def _join(hvd: Any) -> None:
+@with_ranks(1, 2, 3, 4)
+def test_join(hvd: Any) -> None:
     """Rank r has r batches; a joined rank adds zeros, the mean is over all ranks."""
     n, r = hvd.size(), hvd.rank()
     for batch in range(r):
@@ -138,11 +117,8 @@ def _join(hvd: Any) -> None:
     assert torch.equal(hvd.allreduce(torch.ones(2), op=hvd.Sum), torch.full((2,), float(n)))
 
 
-def test_process_sets() -> None:
-    run(4, _process_sets, env={"HOROVOD_DYNAMIC_PROCESS_SETS": "1"})
-
-
-def _process_sets(hvd: Any) -> None:
+@with_ranks(4, env={"HOROVOD_DYNAMIC_PROCESS_SETS": "1"})
+def test_process_sets(hvd: Any) -> None:
     r = hvd.rank()
     even, odd = hvd.add_process_set([0, 2]), hvd.add_process_set(hvd.ProcessSet([3, 1]))
     mine, other = (odd, even) if r % 2 else (even, odd)
@@ -174,11 +150,8 @@ def _fixed_process_sets(hvd: Any) -> None:
         assert hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=alone).item() == 1
 
 
-def test_shutdown_and_init_again() -> None:
-    run(3, _again)
-
-
-def _again(hvd: Any) -> None:
+@with_ranks(3)
+def test_shutdown_and_init_again(hvd: Any) -> None:
     for turn in range(3):
         assert hvd.is_initialized()
         assert hvd.allreduce(torch.tensor([turn]), op=hvd.Sum).item() == 3 * turn
@@ -189,11 +162,8 @@ def _again(hvd: Any) -> None:
         hvd.init(comm=[0, 1, 2] if turn == 1 else None)
 
 
-def test_what_was_built() -> None:
-    run(1, _built)
-
-
-def _built(hvd: Any) -> None:
+@with_ranks(1)
+def test_what_was_built(hvd: Any) -> None:
     for question in ("gloo_built", "gloo_enabled", "ddl_built", "ccl_built", "rocm_built", "mpi_enabled"):
         assert getattr(hvd, question)() is False
     assert isinstance(hvd.nccl_built(), int) and isinstance(hvd.cuda_built(), bool) and hvd.is_homogeneous()
@@ -225,11 +195,8 @@ def _until_killed(hvd: Any) -> str:
         return str(error)
 
 
-def test_a_stall_ends_the_job_if_requested() -> None:
-    run(2, _stalled_for_good, env={"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "0.5"})
-
-
-def _stalled_for_good(hvd: Any) -> None:
+@with_ranks(2, env={"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "0.5"})
+def test_a_stall_ends_the_job_if_requested(hvd: Any) -> None:
     name = "late" if hvd.rank() == 0 else "another"
     with pytest.raises(hvd.HorovodInternalError, match=r"(late|another)' has waited"):  # whichever was submitted first
         hvd.allreduce(torch.ones(2), name=name)
@@ -271,11 +238,8 @@ def _does_not_join(hvd: Any, how: str) -> None:
     hvd.link.send(str(caught.value))
 
 
-def test_a_call_in_a_callback() -> None:
-    run(2, _in_a_callback)
-
-
-def _in_a_callback(hvd: Any) -> None:
+@with_ranks(2)
+def test_a_call_in_a_callback(hvd: Any) -> None:
     """It would wait for itself: not the error of a lost rank, and the handle stays valid."""
     from pycollective import NestedCallError
     from pycollective.hvd import handles

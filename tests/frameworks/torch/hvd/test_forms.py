@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hvd import run
+from hvd import with_ranks
 
 torch: Any = pytest.importorskip("torch")
 
@@ -17,12 +17,8 @@ def same(found: Any, expected: Any) -> None:
     assert torch.equal(found, expected), f"{found} is not {expected}"
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_alltoall_with_splits(n: int) -> None:
-    run(n, _alltoall)
-
-
-def _alltoall(hvd: Any) -> None:
+@with_ranks(1, 2, 3, 4)
+def test_alltoall_with_splits(hvd: Any) -> None:
     n, r = hvd.size(), hvd.rank()
     got, rows = hvd.synchronize(hvd.alltoall_async(torch.full((2 * n, 3), r)))  # a pair, also without splits
     same(got, torch.arange(n).repeat_interleave(2).unsqueeze(1).expand(-1, 3))
@@ -43,11 +39,8 @@ def _alltoall(hvd: Any) -> None:
     same(hvd.alltoall(torch.empty(0, 5)), torch.empty(0, 5))
 
 
-def test_conjugated_views_count_by_value() -> None:
-    run(2, _conjugated)
-
-
-def _conjugated(hvd: Any) -> None:
+@with_ranks(2)
+def test_conjugated_views_count_by_value(hvd: Any) -> None:
     """The memory of a view has the conjugate of what it shows."""
     x = torch.full((2,), 1 + 2j).conj()
     for form in (
@@ -70,12 +63,8 @@ def _conjugated(hvd: Any) -> None:
     same(w.detach(), torch.tensor([1 + 1j]) - torch.tensor([0.5 - 2j]))
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_gradients_of_groups_and_factors(n: int) -> None:
-    run(n, _gradients)
-
-
-def _gradients(hvd: Any) -> None:
+@with_ranks(2, 3)
+def test_gradients_of_groups_and_factors(hvd: Any) -> None:
     n, r = hvd.size(), hvd.rank()
 
     def leaf(*shape: int) -> Any:
@@ -108,11 +97,8 @@ def _gradients(hvd: Any) -> None:
     same(a.grad, torch.full((2,), 2.0 * n))
 
 
-def test_the_number_of_a_removed_process_set() -> None:
-    run(3, _removed, process_sets="dynamic")
-
-
-def _removed(hvd: Any) -> None:
+@with_ranks(3, process_sets="dynamic")
+def test_the_number_of_a_removed_process_set(hvd: Any) -> None:
     """Another set receives it, as in Horovod, and counts its operations from the start."""
     alone = hvd.add_process_set([0])
     number = alone.process_set_id
@@ -125,11 +111,8 @@ def _removed(hvd: Any) -> None:
         same(hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=both), torch.tensor([2.0]))
 
 
-def test_parts_of_the_ranks() -> None:
-    run(4, _parts, process_sets="dynamic")
-
-
-def _parts(hvd: Any) -> None:
+@with_ranks(4, process_sets="dynamic")
+def test_parts_of_the_ranks(hvd: Any) -> None:
     """Every operation in a process set of three; the fourth rank continues alone."""
     r = hvd.rank()
     part = hvd.add_process_set([0, 2, 3])
@@ -161,12 +144,8 @@ def _parts(hvd: Any) -> None:
             hvd.broadcast(weights, root, process_set=part)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_further_types_and_adasum(n: int) -> None:
-    run(n, _types)
-
-
-def _types(hvd: Any) -> None:
+@with_ranks(1, 2, 3)
+def test_further_types_and_adasum(hvd: Any) -> None:
     n, r = hvd.size(), hvd.rank()
     for dtype in (torch.uint16, torch.uint32, torch.uint64):
         x = torch.tensor([r, 40_000]).to(dtype)
@@ -197,12 +176,8 @@ def _types(hvd: Any) -> None:
         torch.testing.assert_close(hvd.allreduce(x[r], op=hvd.Adasum), right, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_shapes_that_do_not_fit_are_named(n: int) -> None:
-    run(n, _misfits)
-
-
-def _misfits(hvd: Any) -> None:
+@with_ranks(2, 3)
+def test_shapes_that_do_not_fit_are_named(hvd: Any) -> None:
     last = hvd.rank() == hvd.size() - 1
     wide = torch.ones(hvd.size(), 3 if last else 2)
     for name in ("allgather", "alltoall", "reducescatter"):
@@ -220,12 +195,8 @@ def _misfits(hvd: Any) -> None:
     assert torch.equal(hvd.allreduce(torch.ones(2)), torch.ones(2))
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_sparse_tensors_without_entries(n: int) -> None:
-    run(n, _empty_sparse)
-
-
-def _empty_sparse(hvd: Any) -> None:
+@with_ranks(2, 3)
+def test_sparse_tensors_without_entries(hvd: Any) -> None:
     r, last = hvd.rank(), hvd.size() - 1
     nothing = torch.sparse_coo_tensor(torch.empty(1, 0, dtype=torch.int64), torch.empty(0, 2), (5, 2))
     some = torch.sparse_coo_tensor([[1, 3]], torch.ones(2, 2), (5, 2))
@@ -236,17 +207,13 @@ def _empty_sparse(hvd: Any) -> None:
         hvd.sparse_allreduce_async(some, "x", hvd.Max)
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_what_cannot_be_sent_is_an_error_everywhere(n: int) -> None:
-    run(n, _unpicklable)
-
-
 class Stubborn:
     def __reduce__(self) -> Any:
         raise ArithmeticError("not me")
 
 
-def _unpicklable(hvd: Any) -> None:
+@with_ranks(2, 3)
+def test_what_cannot_be_sent_is_an_error_everywhere(hvd: Any) -> None:
     r = hvd.rank()
     for share in (lambda: hvd.broadcast_object(Stubborn() if r == 1 else None, 1),
                   lambda: hvd.allgather_object(Stubborn() if r == 1 else None)):  # fmt: skip
@@ -255,12 +222,8 @@ def _unpicklable(hvd: Any) -> None:
     assert hvd.allgather_object(r) == list(range(hvd.size()))
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_states(n: int) -> None:
-    run(n, _states)
-
-
-def _states(hvd: Any) -> None:
+@with_ranks(2, 3)
+def test_states(hvd: Any) -> None:
     n, r = hvd.size(), hvd.rank()
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.1 * (r + 1)))

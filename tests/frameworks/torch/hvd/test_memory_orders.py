@@ -12,7 +12,7 @@ from pycollective.hvd.basics import engine_of
 from pycollective.hvd.process_sets import global_process_set
 
 torch: Any = pytest.importorskip("torch")
-from hvd import run  # noqa: E402
+from hvd import with_ranks  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -23,11 +23,8 @@ def _mixed(rank: int) -> Any:
     return x.contiguous(memory_format=torch.channels_last if rank % 2 else torch.contiguous_format)
 
 
-def test_operations() -> None:
-    run(2, _operations)
-
-
-def _operations(hvd: Any) -> None:
+@with_ranks(2)
+def test_operations(hvd: Any) -> None:
     x, plain = _mixed(hvd.rank()), _mixed(0)
     assert torch.equal(hvd.allreduce(x, op=hvd.Sum), 2 * plain)
     assert all(torch.equal(y, 2 * plain) for y in hvd.grouped_allreduce([x, x], op=hvd.Sum))
@@ -41,12 +38,8 @@ def _operations(hvd: Any) -> None:
         assert np.array_equal(np.asarray(comm.allreduce(made)), 2 * plain.numpy())
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_a_model_in_channels_last_order_on_one_rank(n: int) -> None:
-    run(n, _one_model)
-
-
-def _one_model(hvd: Any) -> None:
+@with_ranks(2, 3)
+def test_a_model_in_channels_last_order_on_one_rank(hvd: Any) -> None:
     """Its gradients are sent as they are in memory, after a backward pass and in windows."""
     for set_to_none in (True, False):
         for differs_from in (0, 3):

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hvd import run
+from hvd import with_ranks
 
 torch: Any = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.torch
-SIZES = [1, 2, 3, 4]
 INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
 REALS = ("float16", "bfloat16", "float32", "float64")
 SHAPES = ((), (1,), (5,), (17, 3), (0, 4), (3, 300, 7))
@@ -31,12 +30,8 @@ def same(found: Any, expected: Any) -> None:
     assert torch.equal(found, expected), f"{found} is not {expected}"
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_allreduce(n: int) -> None:
-    run(n, _allreduce)
-
-
-def _allreduce(hvd: Any) -> None:
+@with_ranks(1, 2, 3, 4)
+def test_allreduce(hvd: Any) -> None:
     n, r = hvd.size(), hvd.rank()
     for dtype in (*INTEGERS, *REALS):
         for shape in SHAPES:
@@ -68,12 +63,8 @@ def _allreduce(hvd: Any) -> None:
         hvd.allreduce(x, average=True, op=hvd.Sum)
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_groups(n: int) -> None:
-    run(n, _groups)
-
-
-def _groups(hvd: Any) -> None:
+@with_ranks(1, 2, 3, 4)
+def test_groups(hvd: Any) -> None:
     n, r = hvd.size(), hvd.rank()
     shapes = [(3,), (4, 5), (), (1000,)]
     mine = [of_rank(r, shape, "float32", i) for i, shape in enumerate(shapes)]
@@ -95,12 +86,8 @@ def _groups(hvd: Any) -> None:
         same(got, torch.tensor_split(whole * n, n)[r])
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_moving(n: int) -> None:
-    run(n, _moving)
-
-
-def _moving(hvd: Any) -> None:
+@with_ranks(1, 2, 3, 4)
+def test_moving(hvd: Any) -> None:
     n, r = hvd.size(), hvd.rank()
     for dtype in ("bool", *INTEGERS, *REALS):
         rows = of_rank(r, (r + 1, 3), dtype)
@@ -126,12 +113,8 @@ def _moving(hvd: Any) -> None:
     hvd.barrier()
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_gradients(n: int) -> None:
-    run(n, _gradients)
-
-
-def _gradients(hvd: Any) -> None:
+@with_ranks(1, 2, 3, 4)
+def test_gradients(hvd: Any) -> None:
     """Gradients of the synchronous forms, as Horovod defines them."""
     n, r = hvd.size(), hvd.rank()
 
@@ -153,12 +136,8 @@ def _gradients(hvd: Any) -> None:
     same(gradient(lambda x: hvd.reducescatter(x, op=hvd.Sum), (2 * n,)), torch.full((2 * n,), float(n)))
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_adasum(n: int) -> None:
-    run(n, _adasum)
-
-
-def _adasum(hvd: Any) -> None:
+@with_ranks(1, 2, 3, 4)
+def test_adasum(hvd: Any) -> None:
     n, r = hvd.size(), hvd.rank()
     same(hvd.allreduce(torch.full((4,), 3.0), op=hvd.Adasum), torch.full((4,), 3.0))  # parallel: the mean
     same(hvd.allreduce(torch.eye(4)[r], op=hvd.Adasum), torch.eye(4)[:n].sum(0))  # orthogonal: the sum
@@ -169,12 +148,8 @@ def _adasum(hvd: Any) -> None:
         hvd.allreduce(x, op=hvd.Adasum, prescale_factor=2.0)
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_sparse_and_compressed(n: int) -> None:
-    run(n, _sparse_and_compressed)
-
-
-def _sparse_and_compressed(hvd: Any) -> None:
+@with_ranks(2, 3)
+def test_sparse_and_compressed(hvd: Any) -> None:
     n, r = hvd.size(), hvd.rank()
     x = torch.sparse_coo_tensor([[r, 4, 4]], [1.0, 2.0, 3.0], (6,), check_invariants=False)
     dense = torch.stack([torch.eye(6)[q] + 5 * torch.eye(6)[4] for q in range(n)])
@@ -191,12 +166,8 @@ def _sparse_and_compressed(hvd: Any) -> None:
         )
 
 
-@pytest.mark.parametrize("n", [1, 2, 4])
-def test_models_and_objects(n: int) -> None:
-    run(n, _models_and_objects)
-
-
-def _models_and_objects(hvd: Any) -> None:
+@with_ranks(1, 2, 4)
+def test_models_and_objects(hvd: Any) -> None:
     n, r = hvd.size(), hvd.rank()
     torch.manual_seed(r)
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2)).to(memory_format=torch.channels_last)
@@ -225,12 +196,9 @@ def _models_and_objects(hvd: Any) -> None:
     assert hvd.allgather_object("x" * r) == ["x" * q for q in range(n)]
 
 
-def test_groups_again_and_again() -> None:
+@with_ranks(3)
+def test_groups_again_and_again(hvd: Any) -> None:
     """The core remembers a group by its name: other shapes, types, operators and numbers of tensors are noticed."""
-    run(3, _groups)
-
-
-def _groups(hvd: Any) -> None:
     n, r = hvd.size(), hvd.rank()
     rounds = [(hvd.Sum, "float32", [(3,), (2, 5), ()])] * 3 + [
         (hvd.Sum, "float32", [(3,), (5, 2), (0,)]),
@@ -259,12 +227,9 @@ def _groups(hvd: Any) -> None:
     same(scaled[1], torch.full((2,), n * 0.5))
 
 
-def test_a_group_that_differs() -> None:
+@with_ranks(2)
+def test_a_group_that_differs(hvd: Any) -> None:
     """Each rank's error names the tensor, and the remembered group works again afterwards."""
-    run(2, _groups_that_differ)
-
-
-def _groups_that_differ(hvd: Any) -> None:
     for turn in range(6):
         odd = turn % 2 == 1
         tensors = [torch.ones(4), torch.ones(3 + (odd and hvd.rank())), torch.ones(2)]
@@ -286,12 +251,9 @@ def _groups_that_differ(hvd: Any) -> None:
     hvd.synchronize(handle)
 
 
-def test_a_single_tensor_that_only_some_ranks_give_in_its_plain_form() -> None:
+@with_ranks(3)
+def test_a_single_tensor_that_only_some_ranks_give_in_its_plain_form(hvd: Any) -> None:
     """The core reads plain tensors by itself; ranks on the general path take part in the same operation."""
-    run(3, _forms_of_one)
-
-
-def _forms_of_one(hvd: Any) -> None:
     n, r = hvd.size(), hvd.rank()
     for turn in range(9):
         base = torch.arange(12.0) + r

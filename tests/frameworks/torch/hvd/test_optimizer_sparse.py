@@ -8,18 +8,14 @@ from typing import Any
 import pytest
 
 torch: Any = pytest.importorskip("torch")
-from hvd import run  # noqa: E402
+from hvd import with_ranks  # noqa: E402
 from opt import agree, close, weights  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_sparse_gradients(n: int) -> None:
-    run(n, _sparse)
-
-
-def _sparse(hvd: Any) -> None:
+@with_ranks(1, 2, 3, 4)
+def test_sparse_gradients(hvd: Any) -> None:
     warnings.filterwarnings("error", module=r"pycollective\.")
     warnings.filterwarnings("ignore", "Sparse invariant checks are implicitly")  # PyTorch 2.11, whatever its settings
     n, r = hvd.size(), hvd.rank()
@@ -56,12 +52,8 @@ def _sparse(hvd: Any) -> None:
                     close(weights(model), weights(alone))
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_a_sparse_layer_among_dense_ones(n: int) -> None:
-    run(n, _mixed)
-
-
-def _mixed(hvd: Any) -> None:
+@with_ranks(2, 3)
+def test_a_sparse_layer_among_dense_ones(hvd: Any) -> None:
     def network() -> Any:
         torch.manual_seed(3)
         words = torch.nn.EmbeddingBag(12, 4, sparse=True, mode="sum")
@@ -84,12 +76,8 @@ def _mixed(hvd: Any) -> None:
         close(weights(model), weights(alone))
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_a_gradient_that_is_dense_here_and_sparse_there(n: int) -> None:
-    run(n, _dense_and_sparse)
-
-
-def _dense_and_sparse(hvd: Any) -> None:
+@with_ranks(2, 3)
+def test_a_gradient_that_is_dense_here_and_sparse_there(hvd: Any) -> None:
     """All ranks learn which one, no rank hangs, and training may continue."""
     n, r = hvd.size(), hvd.rank()
 

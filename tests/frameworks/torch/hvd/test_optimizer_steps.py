@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 torch: Any = pytest.importorskip("torch")
-from hvd import run  # noqa: E402
+from hvd import with_ranks  # noqa: E402
 from opt import agree, close, data, loss_of, small, weights  # noqa: E402
 
 pytestmark = pytest.mark.torch
-SIZES = [1, 2, 3, 4]
 
 
 def wrap(hvd: Any, model: Any, **options: Any) -> Any:
@@ -34,12 +33,8 @@ def all_data(hvd: Any, step: int) -> tuple[Any, Any]:
 # -- synchronize() and step() --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_clipping(n: int) -> None:
-    run(n, _clipping)
-
-
-def _clipping(hvd: Any) -> None:
+@with_ranks(1, 2, 3, 4)
+def test_clipping(hvd: Any) -> None:
     model, alone = small(), small()
     optimizer, other = wrap(hvd, model), torch.optim.SGD(alone.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
     for step in range(4):
@@ -61,12 +56,8 @@ def _clipping(hvd: Any) -> None:
         close(weights(model), weights(alone))
 
 
-@pytest.mark.parametrize("n", [1, 3])
-def test_step_after_synchronize_warns(n: int) -> None:
-    run(n, _warns)
-
-
-def _warns(hvd: Any) -> None:
+@with_ranks(1, 3)
+def test_step_after_synchronize_warns(hvd: Any) -> None:
     model = small()
     optimizer = wrap(hvd, model)
     for _ in range(2):
@@ -83,12 +74,8 @@ def _warns(hvd: Any) -> None:
     agree(hvd, weights(model))
 
 
-@pytest.mark.parametrize("n", [2])
-def test_steps_out_of_order(n: int) -> None:
-    run(n, _out_of_order)
-
-
-def _out_of_order(hvd: Any) -> None:
+@with_ranks(2)
+def test_steps_out_of_order(hvd: Any) -> None:
     model = small()
     optimizer = wrap(hvd, model)
     loss_of(model, *mine(hvd, 0)).backward()
@@ -109,12 +96,8 @@ def _out_of_order(hvd: Any) -> None:
     agree(hvd, weights(model))
 
 
-@pytest.mark.parametrize("n", [2])
-def test_gradients_changed_while_they_are_reduced(n: int) -> None:
-    run(n, _changed)
-
-
-def _changed(hvd: Any) -> None:
+@with_ranks(2)
+def test_gradients_changed_while_they_are_reduced(hvd: Any) -> None:
     model = small()
     optimizer = wrap(hvd, model)
     for _ in range(5):  # gradients that are kept are soon in windows
@@ -130,12 +113,8 @@ def _changed(hvd: Any) -> None:
     agree(hvd, weights(model))
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_step_before_all_passes_are_done(n: int) -> None:
-    run(n, _short_of_passes)
-
-
-def _short_of_passes(hvd: Any) -> None:
+@with_ranks(2, 3)
+def test_step_before_all_passes_are_done(hvd: Any) -> None:
     for groups in (None, 3):
         model, alone = small(), small()
         optimizer = wrap(hvd, model, backward_passes_per_step=3, groups=groups)
@@ -153,12 +132,8 @@ def _short_of_passes(hvd: Any) -> None:
             close(weights(model), weights(alone))
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_gradients_that_are_not_zeroed_accumulate(n: int) -> None:
-    run(n, _no_zero_grad)
-
-
-def _no_zero_grad(hvd: Any) -> None:
+@with_ranks(2, 3)
+def test_gradients_that_are_not_zeroed_accumulate(hvd: Any) -> None:
     """Without zero_grad the next gradient is added to the reduced one, which all ranks have."""
     model, alone = small(), small()
     optimizer = wrap(hvd, model)
@@ -171,12 +146,8 @@ def _no_zero_grad(hvd: Any) -> None:
     close(weights(model), weights(alone))
 
 
-@pytest.mark.parametrize("n", [1, 2])
-def test_scaled_gradients(n: int) -> None:
-    run(n, _scaled)
-
-
-def _scaled(hvd: Any) -> None:
+@with_ranks(1, 2)
+def test_scaled_gradients(hvd: Any) -> None:
     for by_hand, fused in ((True, False), (False, False), (True, True), (False, True)):
         _scaled_so(hvd, by_hand, fused)
 
@@ -215,12 +186,8 @@ def _scaled_so(hvd: Any, by_hand: bool, fused: bool) -> None:
 # -- closures ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_closures(n: int) -> None:
-    run(n, _closures)
-
-
-def _closures(hvd: Any) -> None:
+@with_ranks(1, 2, 3, 4)
+def test_closures(hvd: Any) -> None:
     kinds: list[Any] = [
         lambda p: torch.optim.LBFGS(p, lr=0.5, max_iter=6),
         lambda p: torch.optim.LBFGS(p, max_iter=5, line_search_fn="strong_wolfe"),  # decides by the loss
@@ -270,12 +237,8 @@ def uses(rank: int, step: int) -> list[int]:
     return [0] + [1] * (rank == 0) + [2] * (rank == 0 and step == 2) + [3] * (step % 3 == rank)
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_parameters_without_a_gradient(n: int) -> None:
-    run(n, _without)
-
-
-def _without(hvd: Any) -> None:
+@with_ranks(1, 2, 3, 4)
+def test_parameters_without_a_gradient(hvd: Any) -> None:
     n, r = hvd.size(), hvd.rank()
     for groups in (None, 1, 2):
         for passes in (1, 2):
@@ -298,12 +261,8 @@ def _without(hvd: Any) -> None:
                     close(weights(model), weights(alone))
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_frozen_and_added_parameters(n: int) -> None:
-    run(n, _frozen)
-
-
-def _frozen(hvd: Any) -> None:
+@with_ranks(1, 2, 3)
+def test_frozen_and_added_parameters(hvd: Any) -> None:
     model, alone = small(), small()
     head, other_head = torch.nn.Linear(3, 3).double(), torch.nn.Linear(3, 3).double()
     hvd.broadcast_parameters(head.state_dict(), 0)
@@ -337,12 +296,8 @@ def _frozen(hvd: Any) -> None:
         close(weights(head), weights(other_head))
 
 
-@pytest.mark.parametrize("n", [2, 4])
-def test_turns(n: int) -> None:
-    run(n, _turns)
-
-
-def _turns(hvd: Any) -> None:
+@with_ranks(2, 4)
+def test_turns(hvd: Any) -> None:
     """Generator and discriminator, trained in turns: Horovod's test_dynamic_requires_grad."""
     makes, judges = torch.nn.Conv2d(1, 10, 1), torch.nn.Conv2d(10, 1, 1)
     hvd.broadcast_parameters(makes.state_dict(), 0)
@@ -363,12 +318,8 @@ def _turns(hvd: Any) -> None:
         agree(hvd, weights(judges))
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_ranks_that_run_out_of_data(n: int) -> None:
-    run(n, _join)
-
-
-def _join(hvd: Any) -> None:
+@with_ranks(2, 3, 4)
+def test_ranks_that_run_out_of_data(hvd: Any) -> None:
     """A rank that has joined contributes zeros; the last of four never trains."""
     n, r = hvd.size(), hvd.rank()
     for keep in (False, True):

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 torch: Any = pytest.importorskip("torch")
-from hvd import run  # noqa: E402
+from hvd import run, with_ranks  # noqa: E402
 from opt import agree, alone, close, small, together  # noqa: E402
 
 pytestmark = pytest.mark.torch
-SIZES = [1, 2, 3, 4]
 OPTIMIZERS: dict[str, Any] = {
     "SGD": lambda model: torch.optim.SGD(model.parameters(), lr=0.05),
     "momentum": lambda model: torch.optim.SGD(
@@ -28,12 +27,8 @@ OPTIMIZERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_as_one_process(n: int) -> None:
-    run(n, _as_one_process)
-
-
-def _as_one_process(hvd: Any) -> None:
+@with_ranks(1, 2, 3, 4)
+def test_as_one_process(hvd: Any) -> None:
     for name, make in OPTIMIZERS.items():
         expected = alone(make, hvd.size())
         for set_to_none in (True, False):
@@ -43,12 +38,8 @@ def _as_one_process(hvd: Any) -> None:
         assert not torch.equal(expected, alone(make, hvd.size(), steps=3)), f"{name}: nothing is learned"
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_other_ways_to_send(n: int) -> None:
-    run(n, _other_ways)
-
-
-def _other_ways(hvd: Any) -> None:
+@with_ranks(1, 2, 3, 4)
+def test_other_ways_to_send(hvd: Any) -> None:
     make = OPTIMIZERS["momentum"]
     expected = alone(make, hvd.size())
     close(together(hvd, make, gradient_predivide_factor=2.5), expected)
@@ -67,12 +58,8 @@ def _other_ways(hvd: Any) -> None:
             assert hvd.size() == 1 or not torch.equal(found, expected), "nothing was compressed"
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_several_passes(n: int) -> None:
-    run(n, _several_passes)
-
-
-def _several_passes(hvd: Any) -> None:
+@with_ranks(1, 2, 3, 4)
+def test_several_passes(hvd: Any) -> None:
     for name in ("momentum", "Adam"):
         for passes in (2, 3):
             expected = alone(OPTIMIZERS[name], hvd.size(), passes=passes)
@@ -80,12 +67,8 @@ def _several_passes(hvd: Any) -> None:
                 close(together(hvd, OPTIMIZERS[name], passes=passes, **options), expected)
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_other_operators(n: int) -> None:
-    run(n, _other_operators)
-
-
-def _other_operators(hvd: Any) -> None:
+@with_ranks(1, 2, 3, 4)
+def test_other_operators(hvd: Any) -> None:
     n, r = hvd.size(), hvd.rank()
     numbers = torch.arange(1.0, n + 1)
     for op, of_all in ((hvd.Sum, numbers.sum()), (hvd.Min, 1), (hvd.Max, n), (hvd.Product, numbers.prod())):
@@ -98,7 +81,7 @@ def _other_operators(hvd: Any) -> None:
         assert model.weight.item() == pytest.approx(before - own, abs=1e-5)
 
 
-@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_fusion_changes_no_bits(n: int) -> None:
     found = [
         run(n, _bits, env=env) for env in ({}, {"HOROVOD_FUSION_THRESHOLD": "0"}, {"HOROVOD_FUSION_THRESHOLD": "3000"})
@@ -121,12 +104,8 @@ def _bits(hvd: Any) -> list[bytes]:
     return [together(hvd, make, steps=6, model=small(torch.float32), **way).numpy().tobytes() for way in ways]
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_groups_of_tensors(n: int) -> None:
-    run(n, _groups_of_tensors)
-
-
-def _groups_of_tensors(hvd: Any) -> None:
+@with_ranks(1, 2, 3, 4)
+def test_groups_of_tensors(hvd: Any) -> None:
     make = OPTIMIZERS["momentum"]
     expected = alone(make, hvd.size())
     for split in ([[0, 7], [3, 1]], [[0, 1, 2, 3, 4, 5, 6, 7]], [[5]], [[], [2, 6]]):
@@ -136,12 +115,8 @@ def _groups_of_tensors(hvd: Any) -> None:
         close(together(hvd, make, model=model, groups=groups), expected)
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_kept_gradients_are_in_windows(n: int) -> None:
-    run(n, _windows)
-
-
-def _windows(hvd: Any) -> None:
+@with_ranks(2, 3)
+def test_kept_gradients_are_in_windows(hvd: Any) -> None:
     model = small().to(memory_format=torch.channels_last)
     optimizer = hvd.DistributedOptimizer(OPTIMIZERS["SGD"](model))
     places = set()
@@ -159,12 +134,8 @@ def _windows(hvd: Any) -> None:
     assert len(places) <= 3, "gradients do not stay where they are"
 
 
-@pytest.mark.parametrize("n", [2])
-def test_without_room_for_windows_gradients_are_packed(n: int) -> None:
-    run(n, _no_room)
-
-
-def _no_room(hvd: Any) -> None:
+@with_ranks(2)
+def test_without_room_for_windows_gradients_are_packed(hvd: Any) -> None:
     from pycollective.hvd import basics
 
     def full(*_: Any) -> Any:
@@ -175,12 +146,8 @@ def _no_room(hvd: Any) -> None:
     close(together(hvd, OPTIMIZERS["momentum"], steps=8, set_to_none=False), expected)
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_all_kinds_of_parameters(n: int) -> None:
-    run(n, _kinds)
-
-
-def _kinds(hvd: Any) -> None:
+@with_ranks(1, 2, 3, 4)
+def test_all_kinds_of_parameters(hvd: Any) -> None:
     """Scalars, empty ones, other orders of elements, several types in one model: p.grad is the mean of all ranks'.
 
     Gradients that a rank sets by hand may have another order of elements than the others'.

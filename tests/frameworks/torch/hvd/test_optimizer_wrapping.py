@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 torch: Any = pytest.importorskip("torch")
-from hvd import job, run  # noqa: E402
+from hvd import job, with_ranks  # noqa: E402
 from opt import agree, alone, close, data, loss_of, small, together, weights  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -34,12 +34,8 @@ def train(hvd: Any, model: Any, optimizer: Any, steps: range, after: Any = None,
             after()
 
 
-@pytest.mark.parametrize("n", [1, 2])
-def test_refusals(n: int) -> None:
-    run(n, _refusals)
-
-
-def _refusals(hvd: Any) -> None:
+@with_ranks(1, 2)
+def test_refusals(hvd: Any) -> None:
     model = small()
     named = list(model.named_parameters())
     wrong: list[tuple[str, dict[str, Any]]] = [
@@ -65,12 +61,8 @@ def _refusals(hvd: Any) -> None:
         hvd.DistributedOptimizer(momentum(model))
 
 
-@pytest.mark.parametrize("n", [1, 3])
-def test_is_an_optimizer_of_the_same_class(n: int) -> None:
-    run(n, _same_class)
-
-
-def _same_class(hvd: Any) -> None:
+@with_ranks(1, 3)
+def test_is_an_optimizer_of_the_same_class(hvd: Any) -> None:
     model = small()
     inner = torch.optim.AdamW(model.parameters(), lr=0.1)
     optimizer = hvd.DistributedOptimizer(inner, ((name, p) for name, p in model.named_parameters()))
@@ -89,12 +81,8 @@ def _same_class(hvd: Any) -> None:
     assert calls == ["before", "after"] * 3
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_several(n: int) -> None:
-    run(n, _several)
-
-
-def _several(hvd: Any) -> None:
+@with_ranks(1, 2, 3)
+def test_several(hvd: Any) -> None:
     """Optimizers whose parameters have the same names, stepping in turns and at the same time."""
     models = [small() for _ in range(3)]
     optimizers = [hvd.DistributedOptimizer(momentum(m), m.named_parameters()) for m in models]
@@ -110,12 +98,8 @@ def _several(hvd: Any) -> None:
         close(weights(model), alone(momentum, hvd.size()))
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_wrapped_again(n: int) -> None:
-    run(n, _wrapped_anew)
-
-
-def _wrapped_anew(hvd: Any) -> None:
+@with_ranks(1, 2, 3)
+def test_wrapped_again(hvd: Any) -> None:
     expected = small()
     train(hvd, expected, momentum(expected), range(6), all_ranks=True)
     model = small()
@@ -143,12 +127,8 @@ def _wrapped_anew(hvd: Any) -> None:
         adaptive.step()
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_wrapped_again_in_the_middle_of_a_step(n: int) -> None:
-    run(n, _in_the_middle)
-
-
-def _in_the_middle(hvd: Any) -> None:
+@with_ranks(2, 3)
+def test_wrapped_again_in_the_middle_of_a_step(hvd: Any) -> None:
     model = small()
     first = hvd.DistributedOptimizer(momentum(model), model.named_parameters())
     images, targets = data(hvd.size(), 0)
@@ -160,12 +140,8 @@ def _in_the_middle(hvd: Any) -> None:
     close(weights(model), alone(momentum, hvd.size()))
 
 
-@pytest.mark.parametrize("n", [1, 2])
-def test_freed(n: int) -> None:
-    run(n, _freed)
-
-
-def _freed(hvd: Any) -> None:
+@with_ranks(1, 2)
+def test_freed(hvd: Any) -> None:
     """A deleted optimizer reduces nothing: here rank 0 continues alone, which would hang otherwise."""
     model = small()
     optimizer = hvd.DistributedOptimizer(momentum(model), model.named_parameters())
@@ -185,12 +161,8 @@ def _freed(hvd: Any) -> None:
     agree(hvd, weights(model))
 
 
-@pytest.mark.parametrize("n", [1, 2])
-def test_learning_rate_schedulers(n: int) -> None:
-    run(n, _schedulers)
-
-
-def _schedulers(hvd: Any) -> None:
+@with_ranks(1, 2)
+def test_learning_rate_schedulers(hvd: Any) -> None:
     def schedule(optimizer: Any) -> Any:
         return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
 
@@ -217,12 +189,8 @@ def _schedulers(hvd: Any) -> None:
                     close(weights(model), weights(expected))
 
 
-@pytest.mark.parametrize("n", [1, 2])
-def test_copies(n: int) -> None:
-    run(n, _copies)
-
-
-def _copies(hvd: Any) -> None:
+@with_ranks(1, 2)
+def test_copies(hvd: Any) -> None:
     expected = small()
     train(hvd, expected, momentum(expected), range(6), all_ranks=True)
     model = small()
@@ -257,12 +225,8 @@ def _saved(value: Any) -> Any:
     return torch.load(file, weights_only=False)
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_process_sets(n: int) -> None:
-    run(n, _process_sets, process_sets="dynamic")
-
-
-def _process_sets(hvd: Any) -> None:
+@with_ranks(2, 3, 4, process_sets="dynamic")
+def test_process_sets(hvd: Any) -> None:
     n, r = hvd.size(), hvd.rank()
     even = hvd.add_process_set(range(0, n, 2))
     odd = hvd.add_process_set(range(1, n, 2))
@@ -297,12 +261,8 @@ def _process_sets(hvd: Any) -> None:
     close(together(hvd, momentum), alone(momentum, n))
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_parameters_that_differ(n: int) -> None:
-    run(n, _differ)
-
-
-def _differ(hvd: Any) -> None:
+@with_ranks(2, 3, 4)
+def test_parameters_that_differ(hvd: Any) -> None:
     last = hvd.rank() == hvd.size() - 1
 
     def network(kind: str) -> Any:
@@ -324,12 +284,8 @@ def _differ(hvd: Any) -> None:
     close(together(hvd, momentum), alone(momentum, hvd.size()))  # the engine continues
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_another_order_of_names(n: int) -> None:
-    run(n, _other_order)
-
-
-def _other_order(hvd: Any) -> None:
+@with_ranks(2, 3)
+def test_another_order_of_names(hvd: Any) -> None:
     for keep in (False, True):
         model = small()
         named = list(model.named_parameters())
@@ -379,12 +335,8 @@ def _lost(hvd: Any) -> str:
 # -- Adasum --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_adasum(n: int) -> None:
-    run(n, _adasum)
-
-
-def _adasum(hvd: Any) -> None:
+@with_ranks(1, 2, 3, 4)
+def test_adasum(hvd: Any) -> None:
     r = hvd.rank()
     cases: list[Any] = [
         (hvd.Compression.none, 1e-12, lambda model: torch.optim.Adam(model.parameters(), lr=0.01)),
@@ -411,12 +363,8 @@ def _adasum(hvd: Any) -> None:
             pass
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_adasum_of_equal_and_of_orthogonal_steps(n: int) -> None:
-    run(n, _adasum_limits)
-
-
-def _adasum_limits(hvd: Any) -> None:
+@with_ranks(2, 3)
+def test_adasum_of_equal_and_of_orthogonal_steps(hvd: Any) -> None:
     """Equal steps are averaged, orthogonal ones summed; an unused parameter does not change."""
     n, r = hvd.size(), hvd.rank()
     p, unused = (torch.nn.Parameter(torch.zeros(n, dtype=torch.float64)) for _ in range(2))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hvd import run
+from hvd import run, with_ranks
 
 from launch import find_mpirun, launch
 
@@ -93,11 +93,8 @@ ON_MPI = """
 """
 
 
-def test_arguments_of_init() -> None:
-    run(3, _arguments)
-
-
-def _arguments(hvd: Any) -> None:
+@with_ranks(3)
+def test_arguments_of_init(hvd: Any) -> None:
     r = hvd.rank()
     hvd.init(comm=[0])  # already initialized: does nothing
     assert hvd.size() == 3
@@ -156,12 +153,8 @@ def _duplicates(hvd: Any) -> None:
     assert (one.process_set_id, twin.process_set_id, reversed_all.process_set_id) == (None, None, None)
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_a_rank_that_has_shut_down_is_an_internal_error_on_the_others(n: int) -> None:
-    run(n, _one_leaves)
-
-
-def _one_leaves(hvd: Any) -> None:
+@with_ranks(2, 3)
+def test_a_rank_that_has_shut_down_is_an_internal_error_on_the_others(hvd: Any) -> None:
     hvd.allreduce(torch.ones(2))
     if hvd.rank() == 0:
         return
@@ -172,11 +165,8 @@ def _one_leaves(hvd: Any) -> None:
         hvd.synchronize(hvd.allreduce_async(torch.ones(2), name="latest"))
 
 
-def test_shutting_down_ends_pending_operations() -> None:
-    run(2, _under_way)
-
-
-def _under_way(hvd: Any) -> None:
+@with_ranks(2)
+def test_shutting_down_ends_pending_operations(hvd: Any) -> None:
     if hvd.rank() == 0:
         handle = hvd.allreduce_async(torch.ones(2), name="never")
         hvd.shutdown()
@@ -205,11 +195,8 @@ def _sums(hvd: Any) -> Any:
     return [x.tolist() for _ in range(3) for x in hvd.grouped_allreduce(xs)]
 
 
-def test_a_setting_that_is_not_a_number_is_named() -> None:
-    run(1, _bad_setting)
-
-
-def _bad_setting(hvd: Any) -> None:
+@with_ranks(1)
+def test_a_setting_that_is_not_a_number_is_named(hvd: Any) -> None:
     hvd.shutdown()
     for variable, value in (("HOROVOD_CYCLE_TIME", "soon"), ("HOROVOD_FUSION_THRESHOLD", "-1")):
         os.environ[variable] = value
@@ -243,12 +230,8 @@ def _timelines(hvd: Any, path: str) -> None:
         hvd.start_timeline(path)
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_after_a_join(n: int) -> None:
-    run(n, _joined)
-
-
-def _joined(hvd: Any) -> None:
+@with_ranks(2, 3)
+def test_after_a_join(hvd: Any) -> None:
     """Early ranks have made fewer unnamed calls than late ones; it does not matter afterwards."""
     n, r = hvd.size(), hvd.rank()
     for turn in range(2):
