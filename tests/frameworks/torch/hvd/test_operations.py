@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from c10d import same
 from hvd import with_ranks
 
 torch: Any = pytest.importorskip("torch")
@@ -23,11 +24,6 @@ def of_rank(rank: int, shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any
 
 def all_contributions(n: int, shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any:
     return torch.stack([of_rank(rank, shape, dtype, seed) for rank in range(n)])
-
-
-def same(found: Any, expected: Any) -> None:
-    assert found.dtype == expected.dtype and found.shape == expected.shape, f"{found} is not {expected}"
-    assert torch.equal(found, expected), f"{found} is not {expected}"
 
 
 @with_ranks(1, 2, 3, 4)
@@ -103,10 +99,6 @@ def test_moving(hvd: Any) -> None:
         hvd.alltoall(torch.arange(2 * n) + 10 * r),
         torch.cat([10 * q + torch.arange(2 * r, 2 * r + 2) for q in range(n)]),
     )
-    splits = [(r + q) % 3 for q in range(n)]
-    got, received = hvd.alltoall(torch.full((sum(splits),), r), splits=torch.tensor(splits))
-    assert received.tolist() == [(q + r) % 3 for q in range(n)]
-    assert got.tolist() == [q for q in range(n) for _ in range((q + r) % 3)]
     x = torch.arange(3.0 * n + 1)
     torch.testing.assert_close(hvd.reducescatter(x), torch.tensor_split(x, n)[r])
     same(hvd.reducescatter(x, op=hvd.Sum), torch.tensor_split(x * n, n)[r])
@@ -114,56 +106,26 @@ def test_moving(hvd: Any) -> None:
 
 
 @with_ranks(1, 2, 3, 4)
-def test_gradients(hvd: Any) -> None:
-    """Gradients of the synchronous forms, as Horovod defines them."""
-    n, r = hvd.size(), hvd.rank()
-
-    def gradient(operation: Any, shape: tuple[int, ...], weigh: Any = None) -> Any:
-        x = torch.ones(shape, requires_grad=True)
-        y = operation(x)
-        (y * (weigh(y) if weigh else 1)).sum().backward()
-        return x.grad
-
-    same(gradient(lambda x: hvd.allreduce(x, op=hvd.Sum), (3,)), torch.full((3,), float(n)))
-    same(gradient(hvd.allreduce, (3,)), torch.ones(3))
-    same(gradient(lambda x: hvd.grouped_allreduce([x, 2 * x], op=hvd.Sum)[1], (3,)), torch.full((3,), 2.0 * n))
-    total = n * (n + 1) // 2
-    start = r * (r + 1) // 2
-    found = gradient(hvd.allgather, (r + 1,), lambda y: torch.arange(float(total)))
-    same(found, torch.arange(float(total))[start : start + r + 1])
-    same(gradient(lambda x: hvd.broadcast(x, 0), (3,)), torch.full((3,), float(r == 0)))
-    same(gradient(hvd.alltoall, (2 * n,)), torch.ones(2 * n))
-    same(gradient(lambda x: hvd.reducescatter(x, op=hvd.Sum), (2 * n,)), torch.full((2 * n,), float(n)))
-
-
-@with_ranks(1, 2, 3, 4)
 def test_adasum(hvd: Any) -> None:
     n, r = hvd.size(), hvd.rank()
-    same(hvd.allreduce(torch.full((4,), 3.0), op=hvd.Adasum), torch.full((4,), 3.0))  # parallel: the mean
-    same(hvd.allreduce(torch.eye(4)[r], op=hvd.Adasum), torch.eye(4)[:n].sum(0))  # orthogonal: the sum
-    x = torch.randn(50, generator=torch.Generator().manual_seed(r)).to(torch.bfloat16)
-    everything = hvd.allgather(hvd.allreduce(x, op=hvd.Adasum).unsqueeze(0))
-    assert (everything == everything[0]).all()
+    for dtype in (torch.float16, torch.float32, torch.float64):
+        parallel, orthogonal = torch.full((4,), 3.0, dtype=dtype), torch.eye(4, dtype=dtype)
+        x = [parallel, orthogonal[r]]
+        for found in (hvd.grouped_allreduce(x, op=hvd.Adasum), [hvd.allreduce(each, op=hvd.Adasum) for each in x]):
+            same(found[0], parallel)  # the mean
+            same(found[1], orthogonal[:n].sum(0))
     with pytest.raises(ValueError, match="Adasum takes no"):
-        hvd.allreduce(x, op=hvd.Adasum, prescale_factor=2.0)
+        hvd.allreduce(torch.ones(3), op=hvd.Adasum, prescale_factor=2.0)
 
 
 @with_ranks(2, 3)
-def test_sparse_and_compressed(hvd: Any) -> None:
+def test_compression(hvd: Any) -> None:
     n, r = hvd.size(), hvd.rank()
-    x = torch.sparse_coo_tensor([[r, 4, 4]], [1.0, 2.0, 3.0], (6,), check_invariants=False)
-    dense = torch.stack([torch.eye(6)[q] + 5 * torch.eye(6)[4] for q in range(n)])
-    same(hvd.sparse_allreduce_async(x, "s", hvd.Sum)().to_dense(), dense.sum(0))
-    torch.testing.assert_close(hvd.sparse_allreduce_async(x, None, hvd.Average)().to_dense(), dense.mean(0))
-    y = torch.linspace(0, 1, 9) * (r + 1)
-    for kind, tolerance in (("fp16", 1e-3), ("bf16", 1e-2)):
-        found = hvd.allreduce(y, compression=getattr(hvd.Compression, kind))
-        assert found.dtype == torch.float32
-        torch.testing.assert_close(found, torch.linspace(0, 1, 9) * (n + 1) / 2, rtol=tolerance, atol=tolerance)
-        same(
-            hvd.allreduce(torch.tensor([r]), compression=getattr(hvd.Compression, kind), op=hvd.Max),
-            torch.tensor([n - 1]),
-        )
+    x = torch.linspace(0, 1, 9)
+    for kind, tolerance in ((hvd.Compression.fp16, 1e-3), (hvd.Compression.bf16, 1e-2)):
+        found = hvd.allreduce(x * (r + 1), compression=kind)
+        torch.testing.assert_close(found, x * (n + 1) / 2, rtol=tolerance, atol=tolerance)
+        same(hvd.allreduce(torch.tensor([r]), compression=kind, op=hvd.Max), torch.tensor([n - 1]))
 
 
 @with_ranks(1, 2, 4)
@@ -174,8 +136,6 @@ def test_models_and_objects(hvd: Any) -> None:
     root = n - 1
     for params in (model.state_dict(), model.named_parameters()):
         hvd.broadcast_parameters(params, root)
-    with pytest.raises(ValueError, match="state_dict"):
-        hvd.broadcast_parameters("weights", root)
     weights = torch.cat([p.detach().flatten() for p in model.parameters()]).unsqueeze(0)
     gathered = hvd.allgather(weights)
     assert (gathered == gathered[root]).all()
