@@ -85,3 +85,48 @@ def agree(hvd: Any, found: Any) -> None:
     """All ranks have the same bits."""
     rows = hvd.allgather(found.detach().unsqueeze(0))
     assert all(torch.equal(row, rows[0]) for row in rows), "the ranks' weights differ"
+
+
+def mine(hvd: Any, step: int) -> tuple[Any, Any]:
+    """This rank's images and targets of a step."""
+    images, targets = data(hvd.size(), step)
+    return images[0, hvd.rank()], targets[0, hvd.rank()]
+
+
+def everybodys(hvd: Any, step: int) -> tuple[Any, Any]:
+    """All ranks' images and targets of a step."""
+    images, targets = data(hvd.size(), step)
+    return images[0].flatten(0, 1), targets[0].flatten(0, 1)
+
+
+def decaying(model: Any, **options: Any) -> Any:
+    """With momentum and decay: a zero gradient differs from none."""
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1, **options)
+
+
+class Twins:
+    """Two equal networks: all ranks train one together, each on its own data, and every rank the other on all data.
+
+    Attributes:
+        model, optimizer: the former and its DistributedOptimizer.
+        alone, other: the latter and its optimizer.
+    """
+
+    def __init__(self, hvd: Any, make: Make = decaying, network: Callable[[], Any] = small, **options: Any) -> None:
+        self.hvd, self.model, self.alone = hvd, network(), network()
+        self.optimizer = hvd.DistributedOptimizer(make(self.model), self.model.named_parameters(), **options)
+        self.other = make(self.alone)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for optimizer in (self.optimizer, self.other):
+            optimizer.zero_grad(set_to_none=set_to_none)
+
+    def backward(self, step: int) -> None:
+        loss_of(self.model, *mine(self.hvd, step)).backward()
+        loss_of(self.alone, *everybodys(self.hvd, step)).backward()
+
+    def step(self) -> None:
+        """Take a step with both, after which their weights are equal."""
+        self.optimizer.step()
+        self.other.step()
+        close(weights(self.model), weights(self.alone))

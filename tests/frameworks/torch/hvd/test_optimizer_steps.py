@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import warnings
+from functools import partial
 from typing import Any
 
 import pytest
 
 torch: Any = pytest.importorskip("torch")
 from hvd import with_ranks  # noqa: E402
-from opt import agree, close, data, loss_of, small, weights  # noqa: E402
+from opt import Twins, agree, close, data, decaying, everybodys, loss_of, mine, small, weights  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 
-def wrap(hvd: Any, model: Any, **options: Any) -> Any:
-    """With momentum and decay: a zero gradient differs from none."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
-    return hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **options)
-
-
-def mine(hvd: Any, step: int) -> tuple[Any, Any]:
-    images, targets = data(hvd.size(), step)
-    return images[0, hvd.rank()], targets[0, hvd.rank()]
-
-
-def all_data(hvd: Any, step: int) -> tuple[Any, Any]:
-    images, targets = data(hvd.size(), step)
-    return images[0].flatten(0, 1), targets[0].flatten(0, 1)
+def wrap(hvd: Any, model: Any) -> Any:
+    return hvd.DistributedOptimizer(decaying(model), named_parameters=model.named_parameters())
 
 
 # -- synchronize() and step() --------------------------------------------------------------------------------------
@@ -35,25 +26,17 @@ def all_data(hvd: Any, step: int) -> tuple[Any, Any]:
 
 @with_ranks(1, 2, 3, 4)
 def test_clipping(hvd: Any) -> None:
-    model, alone = small(), small()
-    optimizer, other = wrap(hvd, model), torch.optim.SGD(alone.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
+    twins = Twins(hvd)
     for step in range(4):
-        keep = step % 2 == 0
-        optimizer.zero_grad(set_to_none=not keep)
-        loss_of(model, *mine(hvd, step)).backward()
-        optimizer.synchronize()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            with optimizer.skip_synchronize():
-                optimizer.step()
-        other.zero_grad()
-        loss_of(alone, *all_data(hvd, step)).backward()
-        expected = torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.1)
-        other.step()
+        twins.zero_grad(set_to_none=step % 2 == 1)
+        twins.backward(step)
+        twins.optimizer.synchronize()
+        norm, expected = (torch.nn.utils.clip_grad_norm_(m.parameters(), 0.1) for m in (twins.model, twins.alone))
         assert norm > 0.1
         close(norm, expected)
-        close(weights(model), weights(alone))
+        with warnings.catch_warnings(), twins.optimizer.skip_synchronize():
+            warnings.simplefilter("error")
+            twins.step()
 
 
 @with_ranks(1, 3)
@@ -116,71 +99,54 @@ def test_gradients_changed_while_they_are_reduced(hvd: Any) -> None:
 @with_ranks(2, 3)
 def test_step_before_all_passes_are_done(hvd: Any) -> None:
     for groups in (None, 3):
-        model, alone = small(), small()
-        optimizer = wrap(hvd, model, backward_passes_per_step=3, groups=groups)
-        other = torch.optim.SGD(alone.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
+        twins = Twins(hvd, backward_passes_per_step=3, groups=groups)
         for step, passes in enumerate((2, 3, 1, 2)):
             if step == 3:
-                optimizer.set_backward_passes_per_step(2)
-            optimizer.zero_grad()
-            other.zero_grad()
+                twins.optimizer.set_backward_passes_per_step(2)
+            twins.zero_grad()
             for _ in range(passes):
-                loss_of(model, *mine(hvd, step)).backward()
-                loss_of(alone, *all_data(hvd, step)).backward()
-            optimizer.step()
-            other.step()
-            close(weights(model), weights(alone))
+                twins.backward(step)
+            twins.step()
 
 
 @with_ranks(2, 3)
 def test_gradients_that_are_not_zeroed_accumulate(hvd: Any) -> None:
     """Without zero_grad the next gradient is added to the reduced one, which all ranks have."""
-    model, alone = small(), small()
-    optimizer = wrap(hvd, model)
-    other = torch.optim.SGD(alone.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
+    twins = Twins(hvd)
     for step in range(3):
-        loss_of(model, *mine(hvd, step)).backward()
-        loss_of(alone, *all_data(hvd, step)).backward()
-        optimizer.step()
-        other.step()
-    close(weights(model), weights(alone))
+        twins.backward(step)
+        twins.step()
 
 
 @with_ranks(1, 2)
 def test_scaled_gradients(hvd: Any) -> None:
-    for by_hand, fused in ((True, False), (False, False), (True, True), (False, True)):
-        _scaled_so(hvd, by_hand, fused)
-
-
-def _scaled_so(hvd: Any, by_hand: bool, fused: bool) -> None:
     """`by_hand`: as Horovod requires; otherwise only GradScaler.step."""
-    model, alone = small(), small()
-    options = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.1}
-    optimizer = torch.optim.SGD(model.parameters(), fused=fused, **options)
-    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    other = torch.optim.SGD(alone.parameters(), **options)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1000)
-    for step in range(4):
-        optimizer.zero_grad(set_to_none=step == 1)
-        x, y = mine(hvd, step)
-        broken = step == 2 and hvd.rank() == hvd.size() - 1  # an overflow on one rank skips the step on all
-        scaler.scale(loss_of(model, x * torch.inf if broken else x, y)).backward()
-        if by_hand:
-            optimizer.synchronize()
-            scaler.unscale_(optimizer)
-            with optimizer.skip_synchronize():
-                scaler.step(optimizer)
-        else:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")
-                scaler.step(optimizer)
-        scaler.update()
-        if step != 2:
-            other.zero_grad()
-            loss_of(alone, *all_data(hvd, step)).backward()
-            other.step()
-    assert scaler.get_scale() == 512.0
-    close(weights(model), weights(alone))
+    for by_hand, fused in itertools.product((True, False), repeat=2):
+        model, alone = small(), small()
+        inner, other = decaying(model, fused=fused), decaying(alone)
+        optimizer = hvd.DistributedOptimizer(inner, named_parameters=model.named_parameters())
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1000)
+        for step in range(4):
+            optimizer.zero_grad(set_to_none=step == 1)
+            x, y = mine(hvd, step)
+            broken = step == 2 and hvd.rank() == hvd.size() - 1  # an overflow on one rank skips the step on all
+            scaler.scale(loss_of(model, x * torch.inf if broken else x, y)).backward()
+            if by_hand:
+                optimizer.synchronize()
+                scaler.unscale_(optimizer)
+                with optimizer.skip_synchronize():
+                    scaler.step(optimizer)
+            else:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")
+                    scaler.step(optimizer)
+            scaler.update()
+            if step != 2:
+                other.zero_grad()
+                loss_of(alone, *everybodys(hvd, step)).backward()
+                other.step()
+        assert scaler.get_scale() == 512.0
+        close(weights(model), weights(alone))
 
 
 # -- closures ------------------------------------------------------------------------------------------------------
@@ -194,25 +160,22 @@ def test_closures(hvd: Any) -> None:
         lambda p: torch.optim.SGD(p, lr=0.05),
     ]
     for kind in kinds:
-        model, alone = small(), small()
-        optimizer = hvd.DistributedOptimizer(kind(model.parameters()), named_parameters=model.named_parameters())
-        other = kind(alone.parameters())
-
-        def closure(model: Any, optimizer: Any, batch: Any) -> Any:
-            optimizer.zero_grad()
-            loss = loss_of(model, *batch)
-            loss.backward()
-            return loss
-
+        twins = Twins(hvd, lambda model, kind=kind: kind(model.parameters()))
         for step in range(3):
-            batch, whole = mine(hvd, step), all_data(hvd, step)
-            found = optimizer.step(lambda m=model, o=optimizer, b=batch: closure(m, o, b))
-            expected = other.step(lambda m=alone, o=other, b=whole: closure(m, o, b))
+            part = partial(evaluate, twins.model, twins.optimizer, mine(hvd, step))
+            whole = partial(evaluate, twins.alone, twins.other, everybodys(hvd, step))
+            found, expected = twins.optimizer.step(part), twins.other.step(whole)
             close(found.detach(), expected.detach(), 1e-9)
-        agree(hvd, weights(model))
-        close(weights(model), weights(alone), 1e-9)  # the search amplifies rounding errors
-        number = optimizer.step(lambda m=model, o=optimizer, b=batch: closure(m, o, b).item())
-        assert isinstance(number, float)
+        agree(hvd, weights(twins.model))
+        close(weights(twins.model), weights(twins.alone), 1e-9)  # the search amplifies rounding errors
+        assert isinstance(twins.optimizer.step(lambda part=part: part().item()), float)
+
+
+def evaluate(model: Any, optimizer: Any, batch: Any) -> Any:
+    optimizer.zero_grad()
+    loss = loss_of(model, *batch)
+    loss.backward()
+    return loss
 
 
 # -- gradients that are missing ------------------------------------------------------------------------------------
@@ -240,59 +203,47 @@ def uses(rank: int, step: int) -> list[int]:
 @with_ranks(1, 2, 3, 4)
 def test_parameters_without_a_gradient(hvd: Any) -> None:
     n, r = hvd.size(), hvd.rank()
-    for groups in (None, 1, 2):
-        for passes in (1, 2):
-            for keep in (False, True):
-                model, alone = Branches(), Branches()
-                optimizer = wrap(hvd, model, groups=groups, backward_passes_per_step=passes)
-                other = torch.optim.SGD(alone.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
-                for step in range(5):
-                    x = torch.ones(2, 3, dtype=torch.float64)
-                    optimizer.zero_grad(set_to_none=not keep)
-                    other.zero_grad(set_to_none=not keep)
-                    for _ in range(passes):
-                        model(x * (r + 1), uses(r, step)).sum().backward()
-                        for rank in range(n):
-                            (alone(x * (rank + 1), uses(rank, step)).sum() / n).backward()
-                    optimizer.step()
-                    other.step()
-                    for p, q in zip(model.parameters(), alone.parameters(), strict=True):
-                        assert (p.grad is None) == (q.grad is None)
-                    close(weights(model), weights(alone))
+    for groups, passes, keep in itertools.product((None, 1, 2), (1, 2), (False, True)):
+        twins = Twins(hvd, network=Branches, groups=groups, backward_passes_per_step=passes)
+        for step in range(5):
+            x = torch.ones(2, 3, dtype=torch.float64)
+            twins.zero_grad(set_to_none=not keep)
+            for _ in range(passes):
+                twins.model(x * (r + 1), uses(r, step)).sum().backward()
+                for rank in range(n):
+                    (twins.alone(x * (rank + 1), uses(rank, step)).sum() / n).backward()
+            twins.step()
+            for p, q in zip(twins.model.parameters(), twins.alone.parameters(), strict=True):
+                assert (p.grad is None) == (q.grad is None)
 
 
 @with_ranks(1, 2, 3)
 def test_frozen_and_added_parameters(hvd: Any) -> None:
-    model, alone = small(), small()
-    head, other_head = torch.nn.Linear(3, 3).double(), torch.nn.Linear(3, 3).double()
+    def network() -> Any:
+        made = small()
+        made[0].requires_grad_(False)
+        return made
+
+    twins = Twins(hvd, network=network)
+    head = torch.nn.Linear(3, 3).double()
     hvd.broadcast_parameters(head.state_dict(), 0)
-    other_head.load_state_dict(head.state_dict())
-    for net in (model, alone):
-        net[0].requires_grad_(False)
-    optimizer = wrap(hvd, model)
-    other = torch.optim.SGD(alone.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
+    other_head = copy.deepcopy(head)
     for step in range(8):
-        if step == 2:  # unfrozen later, as in fine-tuning
-            model[0].requires_grad_(True)
-            alone[0].requires_grad_(True)
-        if step == 6:
-            model[4].requires_grad_(False)
-            alone[4].requires_grad_(False)
-        optimizer.zero_grad(set_to_none=step % 2 == 0)
-        other.zero_grad(set_to_none=step % 2 == 0)
-        if step == 4:
-            optimizer.add_param_group({"params": head.parameters(), "lr": 0.2})
-            other.add_param_group({"params": other_head.parameters(), "lr": 0.2})
-        x, y = mine(hvd, step)
-        loss_of(lambda x: head(model(x)), x, y).backward()
-        x, y = all_data(hvd, step)
-        loss_of(lambda x: other_head(alone(x)), x, y).backward()
-        if step < 4:  # not the optimizer's yet
-            head.zero_grad()
-            other_head.zero_grad()
-        optimizer.step()
-        other.step()
-        close(weights(model), weights(alone))
+        for model, last, optimizer, batch in (
+            (twins.model, head, twins.optimizer, mine(hvd, step)),
+            (twins.alone, other_head, twins.other, everybodys(hvd, step)),
+        ):
+            if step == 2:  # unfrozen later, as in fine-tuning
+                model[0].requires_grad_(True)
+            if step == 6:
+                model[4].requires_grad_(False)
+            optimizer.zero_grad(set_to_none=step % 2 == 0)
+            if step == 4:
+                optimizer.add_param_group({"params": last.parameters(), "lr": 0.2})
+            loss_of(torch.nn.Sequential(model, last), *batch).backward()
+            if step < 4:  # not the optimizer's yet
+                last.zero_grad()
+        twins.step()
         close(weights(head), weights(other_head))
 
 
@@ -318,25 +269,22 @@ def test_turns(hvd: Any) -> None:
         agree(hvd, weights(judges))
 
 
-@with_ranks(2, 3, 4)
+@with_ranks(1, 2, 3, 4)
 def test_ranks_that_run_out_of_data(hvd: Any) -> None:
     """A rank that has joined contributes zeros; the last of four never trains."""
     n, r = hvd.size(), hvd.rank()
     for keep in (False, True):
-        model, alone = small(), small()
-        optimizer = wrap(hvd, model)
-        other = torch.optim.SGD(alone.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
+        twins = Twins(hvd)
         for step in range(6):
-            images, targets = data(n, step)
             if step < 6 - 2 * r:
-                optimizer.zero_grad(set_to_none=not keep)
-                loss_of(model, images[0, r], targets[0, r]).backward()
-                optimizer.step()
-            other.zero_grad()
-            for rank in range(n):
+                twins.optimizer.zero_grad(set_to_none=not keep)
+                loss_of(twins.model, *mine(hvd, step)).backward()
+                twins.optimizer.step()
+            twins.other.zero_grad()
+            for rank, (x, y) in enumerate(zip(*(part[0] for part in data(n, step)), strict=True)):
                 if step < 6 - 2 * rank:
-                    (loss_of(alone, images[0, rank], targets[0, rank]) / n).backward()
-            other.step()
+                    (loss_of(twins.alone, x, y) / n).backward()
+            twins.other.step()
         assert hvd.join() in range(n)
-        hvd.broadcast_parameters(model.state_dict(), 0)
-        close(weights(model), weights(alone))
+        hvd.broadcast_parameters(twins.model.state_dict(), 0)
+        close(weights(twins.model), weights(twins.alone))
