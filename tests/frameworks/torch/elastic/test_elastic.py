@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from hvd import job, run, with_ranks
 
+from pycollective.hvd.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+
 torch: Any = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.torch
@@ -96,16 +98,20 @@ def _train(hvd: Any, *arguments: Any) -> Any:
     return Training(hvd, *arguments).run()
 
 
+def returned(outcomes: dict[int, Any], *ranks: int) -> list[Any]:
+    """The results of these ranks, which have not failed."""
+    for rank in ranks:
+        assert outcomes[rank].error is None, outcomes[rank].trace
+    return [outcomes[rank].value for rank in ranks]
+
+
 def survivors_of(n: int, die: dict[int, int], place: str, *more: Any) -> list[dict[str, Any]]:
     """The reports of the survivors, after a check that the others died."""
     with job(n, _train, die, place, *more) as ranks:
         outcomes = ranks.outcomes(40)
-    for rank, outcome in outcomes.items():
-        if rank in die:
-            assert outcome.exitcode == -signal.SIGKILL, (rank, outcome)
-        else:
-            assert outcome.error is None, outcome.trace
-    return [outcomes[rank].value for rank in range(n) if rank not in die]
+    for rank in die:
+        assert outcomes[rank].exitcode == -signal.SIGKILL, (rank, outcomes[rank])
+    return returned(outcomes, *(rank for rank in range(n) if rank not in die))
 
 
 def ends_as_if_undisturbed(left: list[dict[str, Any]]) -> None:
@@ -172,19 +178,15 @@ def _dies_while_starting_anew(hvd: Any, moment: str) -> Any:
 def test_a_rank_that_dies_while_the_others_find_survivors(moment: str) -> None:
     """Rank 0 would have led; it dies with the others after it has sent them the address."""
     with job(4, _dies_while_starting_anew, moment) as ranks:
-        outcomes = ranks.outcomes(40)
-    for rank in (2, 3):
-        assert outcomes[rank].error is None, outcomes[rank].trace
-    ends_as_if_undisturbed([outcomes[rank].value for rank in (2, 3)])
+        ends_as_if_undisturbed(returned(ranks.outcomes(40), 2, 3))
 
 
 def test_a_rank_that_dies_in_a_reset_callback() -> None:
     """Rank 2 dies in step 5, and rank 0 when it learns of that, before anything was synchronized."""
     with job(3, _dies_in_callback) as ranks:
-        outcomes = ranks.outcomes(40)
-    assert outcomes[1].error is None, outcomes[1].trace
-    ends_as_if_undisturbed([outcomes[1].value])
-    assert outcomes[1].value["log"] == [(2, 1), (1, 0)]
+        left = returned(ranks.outcomes(40), 1)
+    ends_as_if_undisturbed(left)
+    assert left[0]["log"] == [(2, 1), (1, 0)]
 
 
 def _dies_in_callback(hvd: Any) -> Any:
@@ -207,12 +209,10 @@ def test_a_rank_that_hangs_is_left_out_and_gets_an_error() -> None:
     env = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "0.5", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "1"}
     with job(3, _stopped, env=env | {"HOROVOD_ELASTIC_TIMEOUT": "1.5"}) as ranks:
         assert ranks.hear(1) == "stopped"
-        left = [ranks.hear(rank) for rank in (0, 2)]
+        left = returned({rank: ranks.hear(rank) for rank in (0, 2)}, 0, 2)
         ranks.kill(1, signal.SIGCONT)
         outcomes = ranks.outcomes(40)
-    for outcome in left:
-        assert outcome.error is None, outcome.trace
-    ends_as_if_undisturbed([outcome.value for outcome in left])
+    ends_as_if_undisturbed(left)
     with pytest.raises(RuntimeError, match=r"elastic\.run cannot continue"):
         raise outcomes[1].error
 
@@ -220,23 +220,27 @@ def test_a_rank_that_hangs_is_left_out_and_gets_an_error() -> None:
 # -- other reasons to restart ----------------------------------------------------------------------------------------
 
 
-def _one_raises(hvd: Any) -> Any:
-    training = Training(hvd, {}, "step")
-    once = [4] if hvd.rank() == 1 else []
+def _raises_once(hvd: Any, error: Exception, steps: dict[int, int], every: int) -> Any:
+    """steps: rank -> step in which it raises, between backward and the optimizer's step: gradients are in flight."""
+    training = Training(hvd, {}, "step", every)
 
     def fail(place: str) -> None:
-        if place == "step" and training.state.step in once:
-            once.clear()
-            raise hvd.HorovodInternalError("rank 1 has a reason of its own")
+        if place == "step" and training.state.step == steps.get(hvd.rank()):
+            steps.clear()
+            raise error
 
     training.maybe_die = fail  # type: ignore[method-assign]
     return training.run()
 
 
 def test_one_rank_that_raises_resets_the_others_and_no_rank_is_lost() -> None:
-    results = run(3, _one_raises)
+    results = run(3, _raises_once, HorovodInternalError("rank 1 has a reason of its own"), {1: 4}, 2)
     ends_as_if_undisturbed(results)
     assert [rank["log"] for rank in results] == [[(3, 0)], [(3, 1)], [(3, 2)]]
+
+
+def test_an_interrupt_while_gradients_are_in_flight() -> None:
+    ends_as_if_undisturbed(run(2, _raises_once, HostsUpdatedInterrupt(skip_sync=True), {0: 3, 1: 3}, 1))
 
 
 def _hosts_updated(hvd: Any, news: dict[int, int]) -> Any:
@@ -276,23 +280,6 @@ def test_hosts_that_come_and_go_interrupt_all_ranks_but_undo_nothing(news: dict[
     """If hosts were only removed the state needs no synchronization."""
     for result in run(2, _hosts_updated, news):
         assert result == ((4, 40), syncs, [2])
-
-
-def _interrupted_between_backward_and_step(hvd: Any) -> Any:
-    training = Training(hvd, {}, "step", 1)
-    once = [3]
-
-    def interrupt(place: str) -> None:
-        if place == "step" and training.state.step in once:
-            once.clear()
-            raise hvd.HostsUpdatedInterrupt(skip_sync=True)
-
-    training.maybe_die = interrupt  # type: ignore[method-assign]
-    return training.run()
-
-
-def test_an_interrupt_while_gradients_are_in_flight() -> None:
-    ends_as_if_undisturbed(run(2, _interrupted_between_backward_and_step))
 
 
 @with_ranks(2)
@@ -353,29 +340,4 @@ def _afterwards(hvd: Any) -> Any:
 
 def test_names_process_sets_and_another_init_after_a_loss() -> None:
     with job(3, _afterwards, process_sets="dynamic") as ranks:
-        outcomes = ranks.outcomes(40)
-    for rank in (0, 2):
-        assert outcomes[rank].error is None, outcomes[rank].trace
-
-
-def _without_elastic(hvd: Any) -> None:
-    hvd.allreduce(torch.ones(1))
-    if hvd.rank() == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    x = torch.ones(3)
-    with pytest.raises(hvd.HorovodInternalError, match="rank 1 is gone"):
-        hvd.allreduce(x)
-    for call in (hvd.allgather, hvd.alltoall, lambda x: hvd.broadcast_(x, 0), hvd.allgather_object):
-        with pytest.raises(hvd.HorovodInternalError):
-            call(x)
-    with pytest.raises(hvd.HorovodInternalError):
-        hvd.join()
-    with pytest.raises(hvd.HorovodInternalError):
-        hvd.barrier()
-
-
-def test_without_elastic_run_the_others_get_an_internal_error() -> None:
-    with job(3, _without_elastic) as ranks:
-        outcomes = ranks.outcomes(40)
-    for rank in (0, 2):
-        assert outcomes[rank].error is None, outcomes[rank].trace
+        returned(ranks.outcomes(40), 0, 2)
