@@ -70,7 +70,6 @@ def test_continues_with_more_ranks_and_with_fewer(tmp_path: Path) -> None:
     for steps, sizes, weights in run(3, _part_of_it, None, env=file, reuse=False):
         assert steps == [(0, 2), (1, 2), (2, 2), (3, 2), (4, 4), (5, 4), (6, 3), (7, 3), (8, 3)]
         assert sizes == [3]
-        assert torch.allclose(torch.tensor(weights), torch.tensor(expected), rtol=0, atol=1e-6)
         assert max(abs(a - b) for a, b in zip(weights, expected, strict=True)) < 1e-12
 
 

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from hvd import run, with_ranks
+from hvd import with_ranks
 
 torch: Any = pytest.importorskip("torch")
 
@@ -57,7 +57,8 @@ def plain(value: Any) -> Any:
     return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
-def _sync(hvd: Any) -> Any:
+@with_ranks(1, 2, 3, 4)
+def test_sync_gives_all_ranks_what_rank_0_has(hvd: Any) -> None:
     parts = Parts(hvd)
     before = parts.everything()
     parts.state.sync()
@@ -71,12 +72,7 @@ def _sync(hvd: Any) -> Any:
     assert parts.everything() == after
     assert parts.state.model is parts.model and parts.state.optimizer is parts.optimizer
     assert parts.optimizer.param_groups[0]["params"][0] is parts.model[0].weight
-    return before != after
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_sync_gives_all_ranks_what_rank_0_has(n: int) -> None:
-    assert run(n, _sync) == [False] + [True] * (n - 1)
+    assert (before != after) == (hvd.rank() > 0)
 
 
 @with_ranks(1, 3)
@@ -186,11 +182,14 @@ def shares(length: int, size: int, processed: int = 0, **options: Any) -> list[l
     return dealt_out
 
 
-@given(length=st.integers(0, 40), size=st.integers(1, 9), processed=st.integers(0, 50), seed=st.integers(0, 3))
-def test_the_rest_is_distributed_evenly_and_completely(length: int, size: int, processed: int, seed: int) -> None:
-    dealt_out = shares(length, size, processed, seed=seed)
+@given(st.integers(0, 40), st.integers(1, 9), st.integers(0, 50), st.integers(0, 3), st.booleans())
+def test_the_rest_is_distributed_evenly_and_completely(
+    length: int, size: int, processed: int, seed: int, shuffle: bool
+) -> None:
+    dealt_out = shares(length, size, processed, seed=seed, shuffle=shuffle)
     order = list(range(length))
-    random.Random(seed + 3).shuffle(order)
+    if shuffle:
+        random.Random(seed + 3).shuffle(order)
     left = order[processed:]
     assert len({len(share) for share in dealt_out}) == 1
     dealt = [index for turn in zip(*dealt_out, strict=True) for index in turn]
@@ -199,22 +198,21 @@ def test_the_rest_is_distributed_evenly_and_completely(length: int, size: int, p
     assert dealt == [left[i % len(left)] for i in range(len(dealt))]  # the first ones again
 
 
-def test_without_shuffling_and_in_other_epochs() -> None:
-    assert shares(5, 2, shuffle=False) == [[0, 2, 4], [1, 3, 0]]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(samplers, "size", lambda: 2)
-        patch.setattr(samplers, "rank", lambda: 0)
-        sampler = samplers.ElasticSampler(range(40))
-        first = list(sampler)
-        sampler.record_batch(0, 3)
-        assert sampler.state_dict() == {"epoch": 0, "processed_num": 6}
-        sampler.set_epoch(1)
-        assert sampler.state_dict() == {"epoch": 1, "processed_num": 0}
-        assert list(sampler) != first and len(sampler) == 20
+def test_other_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samplers, "size", lambda: 2)
+    monkeypatch.setattr(samplers, "rank", lambda: 0)
+    sampler = samplers.ElasticSampler(range(40))
+    first = list(sampler)
+    sampler.record_batch(0, 3)
+    assert sampler.state_dict() == {"epoch": 0, "processed_num": 6}
+    sampler.set_epoch(1)
+    assert sampler.state_dict() == {"epoch": 1, "processed_num": 0}
+    assert list(sampler) != first and len(sampler) == 20
 
 
-def _shared_out_again(hvd: Any) -> Any:
-    """Three batches of two, then a loss: what all ranks together have seen in the end."""
+@with_ranks(1, 2, 4)
+def test_an_epoch_with_a_loss_sees_every_index_once(hvd: Any) -> None:
+    """Three batches of two, then a loss."""
     sampler = hvd.elastic.ElasticSampler(range(48), seed=1)
     state = hvd.elastic.TorchState(sampler=sampler, seen=[], lost=False)
 
@@ -231,10 +229,4 @@ def _shared_out_again(hvd: Any) -> Any:
                 raise hvd.HorovodInternalError("a loss, as it were")
 
     train(state)
-    return state.seen
-
-
-@pytest.mark.parametrize("n", [1, 2, 4])
-def test_an_epoch_with_a_loss_sees_every_index_once(n: int) -> None:
-    for seen in run(n, _shared_out_again):
-        assert sorted(seen) == list(range(48))
+    assert sorted(state.seen) == list(range(48))
