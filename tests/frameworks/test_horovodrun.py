@@ -7,7 +7,6 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -94,10 +93,17 @@ def test_what_makes_no_sense_is_refused(script: Path, words: str, message: str) 
     assert message in stderr and stderr.startswith("✗") and stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("words", ["", "nothing.py", "-m"])
-def test_usage(script: Path, words: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("", "a script, or -m and a module, is missing"),
+        ("-m", "a script, or -m and a module, is missing"),
+        ("nothing.py", "there is no file nothing.py"),
+    ],
+)
+def test_usage(script: Path, words: str, reason: str) -> None:
     _, stderr = _horovod(script.parent, *words.split(), code=1)
-    assert stderr.startswith("usage: python -m pycollective.horovod")
+    assert stderr.startswith("usage: python -m pycollective.horovod") and stderr.endswith(f"\n{reason}\n")
 
 
 def test_an_error_of_the_script_is_its_own(script: Path) -> None:
@@ -107,40 +113,39 @@ def test_an_error_of_the_script_is_its_own(script: Path) -> None:
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> str:
-    """The Python of a virtual environment that sees the packages of this one."""
+def environment(tmp_path: Path) -> tuple[str, Path]:
+    """The Python of a virtual environment that sees the packages of this one, and where its own are."""
     folder = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     python = str(folder / "bin" / "python")
     query = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    place = subprocess.run([python, "-c", query], capture_output=True, text=True, check=True).stdout.strip()
-    outer = sysconfig.get_path("purelib")
-    Path(place, "outer.pth").write_text(f"import site; site.addsitedir({outer!r})\n")
-    return python
+    place = Path(subprocess.run([python, "-c", query], capture_output=True, text=True, check=True).stdout.strip())
+    (place / "outer.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    return python, place
 
 
 def _imports(python: str, module: str) -> bool:
     return subprocess.run([python, "-I", "-c", f"import {module}"], capture_output=True, check=False).returncode == 0
 
 
-def test_install_and_uninstall(environment: str, tmp_path: Path) -> None:
-    assert not _imports(environment, "horovod")
-    stdout, _ = _horovod(tmp_path, "install", python=environment)
-    assert "pycollective-horovod.pth" in stdout and str(tmp_path) in stdout
-    assert _imports(environment, "horovod.common.util") and not _imports(environment, "horovod.spark")
-    _horovod(tmp_path, "install", python=environment)  # again is no error
-    stdout, _ = _horovod(tmp_path, "uninstall", python=environment)
+def test_install_and_uninstall(environment: tuple[str, Path], tmp_path: Path) -> None:
+    python, place = environment
+    assert not _imports(python, "horovod")
+    stdout, _ = _horovod(tmp_path, "install", python=python)
+    assert f"{place}/pycollective-horovod.pth" in stdout
+    assert _imports(python, "horovod.common.util") and not _imports(python, "horovod.spark")
+    _horovod(tmp_path, "install", python=python)  # again is no error
+    stdout, _ = _horovod(tmp_path, "uninstall", python=python)
     assert stdout.startswith("removed ")
-    assert not _imports(environment, "horovod")
-    assert _horovod(tmp_path, "uninstall", python=environment)[0] == "it was not installed\n"
+    assert not _imports(python, "horovod")
+    assert _horovod(tmp_path, "uninstall", python=python)[0] == "it was not installed\n"
 
 
-def test_install_is_refused_beside_horovod(environment: str, tmp_path: Path) -> None:
-    query = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    place: Any = subprocess.run([environment, "-c", query], capture_output=True, text=True, check=True).stdout.strip()
-    theirs = Path(place, "horovod-0.28.1.dist-info")
+def test_install_is_refused_beside_horovod(environment: tuple[str, Path], tmp_path: Path) -> None:
+    python, place = environment
+    theirs = place / "horovod-0.28.1.dist-info"
     theirs.mkdir()
     (theirs / "METADATA").write_text("Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1\n")
-    _, stderr = _horovod(tmp_path, "install", code=1, python=environment)
+    _, stderr = _horovod(tmp_path, "install", code=1, python=python)
     assert "Horovod 0.28.1 is installed here" in stderr
-    assert not list(Path(place).glob("pycollective*.pth"))
+    assert not list(place.glob("pycollective*.pth"))
