@@ -18,8 +18,7 @@ ROWS = {"b": ((3,), "float32"), "a": ((2, 2), "float64"), "c": ((0,), "float32")
 
 
 def _run(n: int, body: Any, *arguments: Any) -> list[Any]:
-    with processes.Job(n, _enter, body.__name__, *arguments) as job:
-        return job.results(60)
+    return processes.run(n, _enter, body.__name__, *arguments)
 
 
 def _enter(comm: Any, link: Any, name: str, *arguments: Any) -> Any:

@@ -97,8 +97,7 @@ def test_several(hvd: Any) -> None:
 
 @with_ranks(1, 2, 3)
 def test_wrapped_again(hvd: Any) -> None:
-    expected = small()
-    train(hvd, expected, momentum(expected), range(6), all_ranks=True)
+    expected = alone(momentum, hvd.size(), steps=6)
     model = small()
     first = hvd.DistributedOptimizer(momentum(model), model.named_parameters(), compression=hvd.Compression.fp16)
     train(hvd, model, first, range(0))
@@ -107,7 +106,7 @@ def test_wrapped_again(hvd: Any) -> None:
     third = hvd.DistributedOptimizer(second, model.named_parameters())  # keeps the momentum
     assert type(third).__mro__.count(torch.optim.SGD) == 1
     train(hvd, model, third, range(3, 6))
-    close(weights(model), weights(expected))
+    close(weights(model), expected)
     for old in (first, second):
         with pytest.raises(RuntimeError, match="another DistributedOptimizer"):
             old.step()
@@ -187,8 +186,7 @@ def test_learning_rate_schedulers(hvd: Any) -> None:
 
 @with_ranks(1, 2)
 def test_copies(hvd: Any) -> None:
-    expected = small()
-    train(hvd, expected, momentum(expected), range(6), all_ranks=True)
+    expected = alone(momentum, hvd.size(), steps=6)
     model = small()
     optimizer = hvd.DistributedOptimizer(momentum(model), model.named_parameters())
     train(hvd, model, optimizer, range(3))
@@ -203,7 +201,7 @@ def test_copies(hvd: Any) -> None:
         again.load_state_dict(kept)
         hvd.broadcast_optimizer_state(again, 0)
         train(hvd, resumed, again, range(3, 6))
-        close(weights(resumed), weights(expected))
+        close(weights(resumed), expected)
     for duplicate in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
         assert type(duplicate) is torch.optim.SGD  # an ordinary one, with its own parameters
         assert duplicate.param_groups[0]["momentum"] == 0.9
@@ -211,7 +209,7 @@ def test_copies(hvd: Any) -> None:
         duplicate.step()
     _saved(model)  # hooks are no obstacle
     train(hvd, model, optimizer, range(3, 6))
-    close(weights(model), weights(expected))
+    close(weights(model), expected)
 
 
 def _saved(value: Any) -> Any:
