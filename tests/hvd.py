@@ -1,7 +1,7 @@
 """Ranks with pycollective.torch initialized, as real processes forked from a server that has torch loaded.
 
 A body is a module-level function of a test file: `body(hvd, *arguments)` on every rank; `run` returns its results
-in rank order. A test that is nothing but a body is marked with `@with_ranks(2, 3)`.
+in rank order. A test that is only a body is marked with `@with_ranks(2, 3)`.
 """
 
 from __future__ import annotations
