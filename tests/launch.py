@@ -227,3 +227,16 @@ def end_job(process: subprocess.Popen[Any]) -> None:
 
 def _text(path: Path) -> str:
     return path.read_text(errors="replace") if path.exists() else ""
+
+
+def run_command(
+    *words: str | Path, code: int | None = 0, timeout: float = 110, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """How a command has ended and what it has written; an AssertionError if its exit code is not `code`.
+
+    `options`: of subprocess.run.
+    """
+    usual: dict[str, Any] = {"capture_output": True, "text": True, "timeout": deadline(timeout)}
+    done: subprocess.CompletedProcess[str] = subprocess.run(words, **usual | options)
+    assert code is None or done.returncode == code, f"{done.stdout}{done.stderr}"
+    return done

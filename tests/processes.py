@@ -350,9 +350,6 @@ def _load(file: str, name: str) -> Callable[..., Any]:
     return found
 
 
-# -- for tests --------------------------------------------------------------------------------------------------------
-
-
 def all_say(job: Job, word: str) -> None:
     """Hear this word from every rank."""
     for rank in range(job.n):

@@ -35,9 +35,18 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "simulating one": (["simulate", "unsound.py", "--ranks", "2"], "'key' (.*unsound.py:7)"),
     "root": (["draw", "ring", "--collective", "broadcast", "--root", "9"], "root 9 is out of range for 8 ranks"),
     "format": (["draw", "ring", "--out", "x.txt"], "write one of .png"),
+    "markup": (["verify", "x[/y]"], "no topology is called 'x[/y]' (there are"),
+    "hosts": (["verify", "ring", "--hosts", "two"], "host counts are written as 2 or 1-3, not 'two'"),
+    "more hosts than ranks": (["verify", "ring", "--ranks", "2-4", "--hosts", "5"], "4 ranks are on 1 to 4 hosts"),
+    "some ranks": (["simulate", "ring", "--ranks", "0,4"], "from 1 to 65536"),
+    "sizes": (["simulate", "ring", "--sizes", "4:2"], "ends before it begins"),
+    "no size": (["simulate", "ring", "--sizes", "0"], "at least 1 byte"),
     "endless sizes": (["simulate", "ring", "--sizes", "1:1000G:+1"], "more than 10000 sizes"),
     "enormous size": (["simulate", "ring", "--sizes", "9" * 400], "more bytes than an address space"),
     "size": (["simulate", "ring", "--sizes", "1:8:x²"], "must be xFACTOR"),
+    "a time without unit": (["simulate", "ring", "--latency", "5"], "not a time: '5'"),
+    "bandwidth without time": (["simulate", "ring", "--bandwidth", "100Gbit"], "not a bandwidth"),
+    "no ranks on a node": (["simulate", "ring", "--node", "0"], "ranks_per_node must be an integer from 1"),
     "latency": (["simulate", "ring", "--latency", "9" * 400 + "s"], "latency must be a finite number"),
     "bandwidth": (["simulate", "ring", "--bandwidth", "0B/s"], "bandwidth must be a number, above 0"),
     "folder": (["simulate", "ring", "--json", "none/x.json"], "there is no folder none"),
@@ -48,6 +57,8 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "nearly a file": (["verify", "faling.py"], "there is no file faling.py; did you mean failing.py?"),
     "nearly a collective": (["simulate", "ring", "--collective", "alreduce"], "did you mean allreduce?"),
     "what a topology lacks": (["draw", "ring", "--collective", "alltoall"], "ring has no alltoall; it has allreduce"),
+    "tile": (["simulate", "ring", "--tile", "x"], "not a size"),
+    "format of a plot": (["simulate", "ring", "--plot", "x.txt"], "x.txt: write one of .png"),
     "a tile of nothing": (["simulate", "ring", "--tile", "0"], "a tile has at least 1 byte"),
     "an unreadable result": (["simulate", "ring", "--fit", "failing.py"], "failing.py: not a result of the schema"),
     "no such result": (["simulate", "ring", "--fit", "failing.pi"], "there is no file failing.pi"),
@@ -77,7 +88,7 @@ def test_wrong_input_is_named(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     output = " ".join(ended.output.replace("│", " ").split())
     first, _, last = words.partition(".*")
     assert first in output and last in output
-    assert "Traceback" not in output
+    assert "Traceback" not in output and not ended.stdout
     assert len(ended.output.splitlines()) == 1
 
 

@@ -10,72 +10,46 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from processes import alive
+from speed import until
 
-from launch import CLI
+from launch import CLI, run_command
 from pycollective.comm.host.cores import cpu_quota
+
+from .ranks import pids, python
 
 RUN = [*CLI, "run"]
 
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path.parent)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the launcher reports it if unset
 
 
-def run(*words: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*RUN, *words], capture_output=True, text=True, timeout=timeout)
-
-
-def python(code: str) -> list[str]:
-    return [
-        sys.executable,
-        "-c",
-        "import os, sys, time, signal\nrank = int(os.environ['PYCOLLECTIVE_RANK'])\n" + code,
-    ]
-
-
-def alive(pid: int) -> bool:
-    """Whether the process runs; a zombie does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def until(condition: Callable[[], object], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition was not reached in time"
-        time.sleep(0.01)
-
-
-def pids_in(folder: Path, count: int) -> list[int]:
-    """The pids that `count` ranks have written, one file each."""
-    until(lambda: sum(file.read_text().endswith("\n") for file in folder.iterdir()) == count)
-    return [int(word) for file in folder.iterdir() for word in file.read_text().split()]
+def run(*words: str, code: int | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+    return run_command(*RUN, *words, code=code, timeout=30, **options)
 
 
 def test_a_program_in_the_root_of_a_clone(tmp_path: Path) -> None:
     """Python finds the sources there, which lack the compiled core, before the installed package."""
-    (tmp_path / "CMakeLists.txt").touch()
-    (tmp_path / "pycollective").symlink_to(Path(__file__).parents[2] / "pycollective")
-    program = tmp_path / "program.py"
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    (clone / "CMakeLists.txt").touch()
+    (clone / "pycollective").symlink_to(Path(__file__).parents[2] / "pycollective")
+    program = clone / "program.py"
     program.write_text("import numpy as np, pycollective as pc\nprint(pc.init().allreduce(np.ones(1)))")
     done = run("-np", "2", str(program))
     assert done.stdout == "[2.]\n" * 2, done.stderr
 
 
-def test_no_rank_alone_is_blamed_for_calls_that_differ(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import numpy as np, pycollective as pc\ncomm = pc.init()\ncomm.allreduce(np.ones(2 + comm.rank))"
-    )
-    last = run("-np", "2", str(program)).stderr.splitlines()[-1]
+def test_no_rank_alone_is_blamed_for_calls_that_differ() -> None:
+    code = "import numpy as np, pycollective as pc\npc.init().allreduce(np.ones(2 + rank))"
+    last = run("-np", "2", *python(code)).stderr.splitlines()[-1]
     assert re.fullmatch(r"pycollective run: the ranks' calls differ; rank [01] .*: MismatchError: .*", last)
 
 
@@ -87,16 +61,8 @@ def test_variables_and_success() -> None:
     assert sorted(done.stdout.splitlines()) == ["0 3 0 3", "1 3 1 3", "2 3 2 3"]
 
 
-NAMES = [
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",
-    "OMP_NUM_THREADS",
-    "MASTER_KEY",
-    "ROLE_ARN",
-]
+NAMES = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS"]
+NAMES += ["MASTER_KEY", "ROLE_ARN"]
 # Left by other launchers, or set by a user.
 STALE = {"RANK": "5", "WORLD_SIZE": "7", "LOCAL_RANK": "3", "MASTER_ADDR": "elsewhere", "MASTER_PORT": "1"} | {
     "TORCHELASTIC_USE_AGENT_STORE": "True", "GROUP_RANK": "2", "PMI_RANK": "4", "PMI_SIZE": "9", "HOROVOD_RANK": "6",
@@ -156,9 +122,8 @@ def test_unknown_settings_are_reported_once_with_the_nearest_name(monkeypatch: p
 
 def test_two_jobs_have_two_rendezvous() -> None:
     code = "print(os.environ['PYCOLLECTIVE_RENDEZVOUS'])"
-    names = [set(run("-n", "2", *python(code)).stdout.split()) for _ in range(2)]
-    assert len(names[0]) == len(names[1]) == 1
-    assert names[0] != names[1]
+    one, other = (set(run("-n", "2", *python(code)).stdout.split()) for _ in range(2))
+    assert len(one) == len(other) == 1 and one != other
 
 
 def test_a_script_is_run_by_this_python(tmp_path: Path) -> None:
@@ -170,17 +135,15 @@ def test_a_script_is_run_by_this_python(tmp_path: Path) -> None:
 
 def test_first_failure_ends_the_job_and_is_named() -> None:
     started = time.monotonic()
-    done = run("-np", "3", *python("rank == 1 and sys.exit(7)\ntime.sleep(60)"))
+    done = run("-np", "3", *python("rank == 1 and sys.exit(7)\ntime.sleep(60)"), code=7)
     assert time.monotonic() - started < 10
-    assert done.returncode == 7
-    assert "rank 1 (pid " in done.stderr
-    assert "exited with code 7" in done.stderr
-    assert len(done.stderr.splitlines()) == 1  # the stopped ranks are not reported
+    (report,) = done.stderr.splitlines()  # the stopped ranks are not reported
+    assert "rank 1 (pid " in report and "exited with code 7" in report
 
 
 def test_a_killed_rank_is_named_with_its_signal() -> None:
-    done = run("-np", "2", *python("rank == 1 and os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)"))
-    assert done.returncode == 128 + signal.SIGKILL
+    code = "rank == 1 and os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)"
+    done = run("-np", "2", *python(code), code=128 + signal.SIGKILL)
     assert "was killed by SIGKILL" in done.stderr
 
 
@@ -192,11 +155,8 @@ if rank == 0:
     sys.exit(3)
 time.sleep(60)
 """
-    hurry = (
-        "from pycollective.cli import main; from pycollective.cli.launch import job; job.KILL_AFTER = 0.5; main.app()"
-    )
-    done = subprocess.run([sys.executable, "-c", hurry, "run", "-np", "2", *python(code)], timeout=30)
-    assert done.returncode == 3
+    hurry = "from pycollective.cli import main; from pycollective.cli.launch import job; job.KILL_AFTER = 0.5"
+    run_command(sys.executable, "-c", f"{hurry}; main.app()", "run", "-np", "2", *python(code), code=3)
 
 
 def test_grace_lets_the_others_finish() -> None:
@@ -237,22 +197,16 @@ def test_ranks_are_not_bound_to_the_same_core() -> None:
 
 
 def test_missing_command() -> None:
-    done = run("-np", "2", "no-such-program")
-    assert done.returncode == 127
-    assert "cannot start 'no-such-program'" in done.stderr
+    assert "cannot start 'no-such-program'" in run("-np", "2", "no-such-program", code=127).stderr
 
 
 def test_descriptors_for_many_ranks() -> None:
     """The launcher raises its soft limit; where the hard one is too low, it names it."""
 
-    def start(kind: str) -> subprocess.CompletedProcess[str]:
+    for kind, code in (("S", 0), ("", 127)):
         limited = ["sh", "-c", f'ulimit -{kind}n 32; exec "$@"', "sh"]
-        return subprocess.run([*limited, *RUN, "-np", "12", "true"], capture_output=True, text=True, timeout=30)
-
-    assert start("S").returncode == 0
-    refused = start("")
-    assert refused.returncode == 127
-    assert "its process may open 32 (`ulimit -n`)" in refused.stderr.splitlines()[-1]
+        done = run_command(*limited, *RUN, "-np", "12", "true", code=code)
+    assert "its process may open 32 (`ulimit -n`)" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("tag", [("--tag",), ()])
@@ -265,8 +219,7 @@ for i in range(200):
 os.write(2, b'last, unended')
 time.sleep(0.3)  # it is passed on before its end is known
 """
-    done = run("-np", "3", *tag, *python(code))
-    assert done.returncode == 0
+    done = run("-np", "3", *tag, *python(code), code=0)
     lines = done.stdout.splitlines()
     for rank in range(3):
         start = f"[{rank}] {rank} " if tag else f"{rank} "
@@ -290,51 +243,48 @@ def test_tags_are_colored_on_a_color_terminal(variable: str, value: str, coloure
 
 
 def test_only_rank_zero_reads_standard_input() -> None:
-    done = subprocess.run(
-        [*RUN, "-np", "2", "--tag", *python("print(repr(sys.stdin.read()))")],
-        input="hello",
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
+    done = run("-np", "2", "--tag", *python("print(repr(sys.stdin.read()))"), input="hello")
     assert sorted(done.stdout.splitlines()) == ["[0] 'hello'", "[1] ''"]
 
 
+def start(*words: str, ranks: int = 2, **options: Any) -> tuple[subprocess.Popen[str], list[int]]:
+    """A launcher of a job that goes on, and the pids that its ranks have written."""
+    process = subprocess.Popen(words, stderr=subprocess.DEVNULL, text=True, **options)
+    return process, pids(ranks)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_are_forwarded(number: signal.Signals, tmp_path: Path) -> None:
+def test_signals_are_forwarded(number: signal.Signals) -> None:
     code = f"""
 def handler(n, frame):
-    open({str(tmp_path)!r} + '/got' + str(rank), 'w').write(str(n) + '\\n')
+    open(f"got{{rank}}", "w").write(str(n))
     sys.exit(5)
 signal.signal({int(number)}, handler)
-open({str(tmp_path)!r} + '/pid' + str(rank), 'w').write(str(os.getpid()) + '\\n')
+write_pids(os.getpid())
 while True: time.sleep(0.01)
 """
     not_ignored = functools.partial(signal.signal, number, signal.SIG_DFL)  # as under nohup
-    command = [*RUN, "-np", "2", *python(code)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, preexec_fn=not_ignored)
-    pids = pids_in(tmp_path, 2)
+    process, found = start(*RUN, "-np", "2", *python(code), preexec_fn=not_ignored)
     process.send_signal(number)
     assert process.wait(20) == 5
-    assert {(tmp_path / f"got{r}").read_text() for r in range(2)} == {f"{int(number)}\n"}
-    assert not any(alive(pid) for pid in pids)
+    assert [Path(f"got{rank}").read_text() for rank in range(2)] == [str(int(number))] * 2
+    assert not any(map(alive, found))
 
 
 @pytest.mark.parametrize("hosts", [False, True])
-def test_other_signals_are_passed_on_and_the_job_continues(hosts: bool, tmp_path: Path) -> None:
+def test_other_signals_are_passed_on_and_the_job_continues(hosts: bool) -> None:
     numbers = [signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGWINCH, signal.SIGALRM, signal.SIGRTMIN + 3]
     code = f"""
 got = []
 for number in {[int(number) for number in numbers]}:
     signal.signal(number, lambda n, frame: got.append(n))
-open({str(tmp_path)!r} + '/pid' + str(rank), 'w').write(str(os.getpid()) + '\\n')
+write_pids(os.getpid())
 while len(got) < {len(numbers)}: time.sleep(0.01)
 os.write(1, (' '.join(map(str, got)) + '\\n').encode())
 """
-    (tmp_path.parent / "rsh").write_text('shift\nexec sh -c "$*"\n')
+    Path("rsh").write_text('shift\nexec sh -c "$*"\n')
     where = ["-H", "a:1,b:1", "--rsh", "sh ./rsh"] if hosts else ["-np", "2"]
-    process = subprocess.Popen([*RUN, *where, *python(code)], stdout=subprocess.PIPE, text=True)
-    pids_in(tmp_path, 2)
+    process, _ = start(*RUN, *where, *python(code), stdout=subprocess.PIPE)
     for number in numbers:
         process.send_signal(number)
         time.sleep(0.05)  # a signal that is pending twice may arrive once; different ones in any order
@@ -347,41 +297,29 @@ def state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_a_stop_at_the_terminal_stops_the_ranks_too(tmp_path: Path) -> None:
-    code = f"""
-open({str(tmp_path)!r} + '/pid' + str(rank), 'w').write(str(os.getpid()) + '\\n')
-while not os.path.exists({str(tmp_path)!r} + '/end'): time.sleep(0.01)
-"""
-    process = subprocess.Popen([*RUN, "-np", "2", *python(code)])
-    pids = [process.pid, *pids_in(tmp_path, 2)]
+UNTIL_THE_END = python("write_pids(os.getpid())\nwhile not os.path.exists('end'): time.sleep(0.01)")
+
+
+def test_a_stop_at_the_terminal_stops_the_ranks_too() -> None:
+    process, found = start(*RUN, "-np", "2", *UNTIL_THE_END)
     process.send_signal(signal.SIGTSTP)
-    until(lambda: [state(pid) for pid in pids] == ["T"] * 3)
+    until(lambda: [state(pid) for pid in [process.pid, *found]] == ["T"] * 3)
     process.send_signal(signal.SIGCONT)
-    until(lambda: "T" not in [state(pid) for pid in pids])
-    (tmp_path / "end").touch()
+    until(lambda: "T" not in [state(pid) for pid in [process.pid, *found]])
+    Path("end").touch()
     assert process.wait(20) == 0
 
 
-def test_an_ignored_hangup_remains_ignored(tmp_path: Path) -> None:
-    code = f"""
-open({str(tmp_path)!r} + '/pid' + str(rank), 'w').write(str(os.getpid()) + '\\n')
-while not os.path.exists({str(tmp_path)!r} + '/end'): time.sleep(0.01)
-"""
-    process = subprocess.Popen(["nohup", *RUN, "-np", "1", *python(code)], stderr=subprocess.DEVNULL)
-    pids_in(tmp_path, 1)
+def test_an_ignored_hangup_remains_ignored() -> None:
+    process, _ = start("nohup", *RUN, "-np", "1", *UNTIL_THE_END, ranks=1)
     process.send_signal(signal.SIGHUP)
-    (tmp_path / "end").touch()
+    Path("end").touch()
     assert process.wait(20) == 0
 
 
-def test_a_second_signal_kills(tmp_path: Path) -> None:
-    code = f"""
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-open({str(tmp_path)!r} + '/pid' + str(rank), 'w').write(str(os.getpid()) + '\\n')
-time.sleep(60)
-"""
-    process = subprocess.Popen([*RUN, "-np", "2", *python(code)], stderr=subprocess.DEVNULL)
-    pids = pids_in(tmp_path, 2)
+def test_a_second_signal_kills() -> None:
+    code = "signal.signal(signal.SIGINT, signal.SIG_IGN)\nwrite_pids(os.getpid())\ntime.sleep(60)"
+    process, found = start(*RUN, "-np", "2", *python(code))
     process.send_signal(signal.SIGINT)
     time.sleep(0.3)
     assert process.poll() is None
@@ -389,7 +327,7 @@ time.sleep(60)
     started = time.monotonic()
     assert process.wait(20) == 128 + signal.SIGKILL
     assert time.monotonic() - started < 2
-    assert not any(alive(pid) for pid in pids)
+    assert not any(map(alive, found))
 
 
 # Each rank has a child process, like one of a shell script or a data loader.
@@ -398,25 +336,30 @@ child = os.fork()
 if child == 0:
     time.sleep(60)
     os._exit(0)
-open({folder!r} + '/pids' + str(rank), 'w').write('%d %d\\n' % (os.getpid(), child))
+write_pids(os.getpid(), child)
 """
+FAILURE = """
+while rank and not os.path.exists("pids0"): time.sleep(0.01)
+time.sleep(0.2) if rank else None
+rank and os._exit(3)
+time.sleep(60)
+"""
+ENDS = {  # what happens then, or what the launcher receives -> its exit code
+    FAILURE: 3,
+    "os._exit(0)": 0,
+    signal.SIGTERM: 128 + signal.SIGTERM,
+    signal.SIGKILL: -signal.SIGKILL,
+}
 
 
-@pytest.mark.parametrize("how", ["failure", "SIGTERM", "SIGKILL of the launcher", "success"])
-def test_no_orphans(how: str, tmp_path: Path) -> None:
-    code = FAMILY.format(folder=str(tmp_path))
-    if how == "failure":
-        code += f"while rank and len(os.listdir({str(tmp_path)!r})) < 2: time.sleep(0.01)\n"
-        code += "time.sleep(0.2) if rank else None\nrank and os._exit(3)\n"
-    code += "os._exit(0)" if how == "success" else "time.sleep(60)"
-    process = subprocess.Popen([*RUN, "-np", "2", *python(code)], stderr=subprocess.DEVNULL)
-    pids = pids_in(tmp_path, 2)
-    assert len(pids) == 4
-    if how.startswith("SIG"):
-        process.send_signal(signal.SIGKILL if "KILL" in how else signal.SIGTERM)
-    expected = {"failure": 3, "SIGTERM": 128 + signal.SIGTERM, "success": 0}.get(how, -signal.SIGKILL)
-    assert process.wait(20) == expected
-    until(lambda: not any(alive(pid) for pid in pids), 3)
+@pytest.mark.parametrize("how", ENDS, ids=["failure", "success", "SIGTERM", "SIGKILL of the launcher"])
+def test_no_orphans(how: str | signal.Signals) -> None:
+    process, found = start(*RUN, "-np", "2", *python(FAMILY + (how if isinstance(how, str) else "time.sleep(60)")))
+    assert len(found) == 4
+    if isinstance(how, signal.Signals):
+        process.send_signal(how)
+    assert process.wait(20) == ENDS[how]
+    until(lambda: not any(map(alive, found)), 3)
 
 
 def test_a_stray_process_that_holds_a_pipe_does_not_block_the_job() -> None:
@@ -440,5 +383,5 @@ os._exit(0)
 def test_start_is_quick() -> None:
     """Four ranks of an empty program: well under a second beyond Python's own start."""
     started = time.monotonic()
-    assert run("-np", "4", "true").returncode == 0
+    run("-np", "4", "true", code=0)
     assert time.monotonic() - started < 2

@@ -6,18 +6,20 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from processes import alive
+from speed import until
 
-from launch import CLI
+from launch import CLI, run_command
 from pycollective import BootstrapError
 from pycollective.cli.launch import several_hosts
 from pycollective.cli.launch.host_variables import refuse_differences
 from pycollective.cli.launch.hosts import Host, parse_hosts, place_ranks, read_hostfile
+
+from .ranks import pids, python
 
 SHELL = """#!/bin/sh
 # HOST COMMAND...: as ssh does, but on this machine, which counts as another host
@@ -40,37 +42,8 @@ def words(*words: str, hosts: str = "a:2,b:2") -> list[str]:
     return [*CLI, "run", "-H", hosts, "--rsh", "./rsh", *words]
 
 
-def run(*given: str, hosts: str = "a:2,b:2", stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(words(*given, hosts=hosts), capture_output=True, text=True, timeout=40, input=stdin)
-
-
-def python(code: str) -> list[str]:
-    start = "import os, sys, time, signal\nrank = int(os.environ['PYCOLLECTIVE_RANK'])\n"
-    return [sys.executable, "-c", start + code]
-
-
-def until(condition: Callable[[], object], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition was not reached in time"
-        time.sleep(0.01)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def pids(count: int) -> list[int]:
-    """The pids that `count` ranks have written, one file each."""
-    files = [Path(f"pid{rank}") for rank in range(count)]
-    until(lambda: all(file.exists() and file.read_text() for file in files), 20)
-    return [int(file.read_text()) for file in files]
-
-
-WRITE_PID = "open(f'new{rank}', 'w').write(str(os.getpid()))\nos.rename(f'new{rank}', f'pid{rank}')\n"
+def run(*given: str, hosts: str = "a:2,b:2", code: int = 0) -> subprocess.CompletedProcess[str]:
+    return run_command(*words(*given, hosts=hosts), code=code, timeout=40)
 
 
 def test_ranks_of_all_hosts_find_one_another() -> None:
@@ -83,11 +56,8 @@ gathered = found.allgather(b"%d" % rank)
 print(found.kind, found.size, nodes.of, nodes.local_rank, os.environ["LOCAL_RANK"], b"".join(gathered).decode())
 """
     done = run("--tag", *python(code), hosts="a:1,b:2,c")
-    assert done.returncode == 0, done.stderr
-    of = "(0, 1, 1, 2)"
-    local = [0, 0, 1, 0]
     assert sorted(done.stdout.splitlines()) == [
-        f"[{r}] pycollective 4 {of} {local[r]} {local[r]} 0123" for r in range(4)
+        f"[{rank}] pycollective 4 (0, 1, 1, 2) {local} {local} 0123" for rank, local in enumerate((0, 0, 1, 0))
     ]
     assert "pycollective run: host b: ranks 1 to 2, address 127.0.0.1" in done.stderr
 
@@ -119,18 +89,17 @@ for pid in filter(str.isdecimal, os.listdir("/proc")):
 assert b"pycollective.cli.launch.agent" in lines
 print(token in lines)
 """
-    done = run(*python(code))
-    assert (done.stdout, done.returncode) == ("False\n" * 4, 0), done.stderr
+    assert run(*python(code)).stdout == "False\n" * 4
 
 
 def test_the_exit_code_is_of_the_first_rank_that_failed_and_the_others_are_stopped() -> None:
-    code = (
-        WRITE_PID + "while rank == 3 and not all(os.path.exists(f'pid{other}') for other in range(3)): pass\n"
-        "sys.exit(7) if rank == 3 else time.sleep(60)"
-    )
+    code = """
+write_pids(os.getpid())
+while rank == 3 and not all(os.path.exists(f"pids{other}") for other in range(3)): pass
+sys.exit(7) if rank == 3 else time.sleep(60)
+"""
     started = time.monotonic()
-    done = run(*python(code))
-    assert done.returncode == 7
+    done = run(*python(code), code=7)
     assert re.search(r"rank 3 \(pid \d+ of host b\) exited with code 7$", done.stderr)
     assert time.monotonic() - started < 30
     assert not any(map(alive, pids(3)))
@@ -146,20 +115,16 @@ try: pc.init()
 except pc.BootstrapError as error: os.write(1, f'{{error}}\\n'.encode())
 """
     command = words(*python(code), hosts=hosts) if hosts else [*CLI, "run", "-np", "2", *python(code)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90)  # less than PYCOLLECTIVE_INIT_TIMEOUT
-    assert done.returncode == 0, done.stderr
+    done = run_command(*command, timeout=90)  # less than PYCOLLECTIVE_INIT_TIMEOUT
     text = f"rank {ended} exited with code 0 without joining the other ranks"
     assert done.stdout.count(text) == (2 if hosts == "a:1,b:2" else 1), done.stdout
     assert "pycollective-agent" not in done.stdout
 
 
-def test_a_killed_rank_counts_as_128_and_the_signal() -> None:
-    assert run(*python("os.kill(os.getpid(), signal.SIGKILL) if rank == 1 else time.sleep(60)")).returncode == 137
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_rank_outlives_the_launcher(number: int) -> None:
-    with subprocess.Popen(words(*python(WRITE_PID + "time.sleep(60)")), stderr=subprocess.DEVNULL) as launcher:
+    command = words(*python("write_pids(os.getpid())\ntime.sleep(60)"))
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as launcher:
         found = pids(4)
         launcher.send_signal(number)
         launcher.wait(20)
@@ -167,7 +132,7 @@ def test_no_rank_outlives_the_launcher(number: int) -> None:
 
 
 def test_ranks_that_ignore_signals_are_killed() -> None:
-    code = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WRITE_PID + "time.sleep(60)"
+    code = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwrite_pids(os.getpid())\ntime.sleep(60)"
     with subprocess.Popen(words(*python(code), hosts="a:1,b:1"), stderr=subprocess.DEVNULL) as launcher:
         found = pids(2)
         launcher.terminate()
@@ -178,26 +143,19 @@ def test_ranks_that_ignore_signals_are_killed() -> None:
         assert not any(map(alive, found))
 
 
-@pytest.mark.parametrize(
-    ("shell", "sentence"),
-    [
-        ("false", "the agent ended with code 1 before it reported"),
-        ("sh -c 'exit 255'", "the agent ended with code 255"),
-    ],
-)
-def test_a_host_that_cannot_be_reached_is_named(shell: str, sentence: str) -> None:
-    command = [*CLI, "run", "-H", "a:1,b:1", "--rsh", shell, "true"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
-    assert done.returncode == 2
-    assert any(  # both hosts fail at the same time
-        f"host {host}: {sentence}" in done.stderr and f"(tried: {shell} {host} " in done.stderr for host in "ab"
-    )
+def test_a_host_that_cannot_be_reached_is_named() -> None:
+    for shell, code in (("false", 1), ("sh -c 'exit 255'", 255)):
+        errors = run_command(*CLI, "run", "-H", "a:1,b:1", "--rsh", shell, "true", code=2, timeout=20).stderr
+        assert any(  # both hosts fail at the same time
+            f"host {host}: the agent ended with code {code} before it reported" in errors
+            and f"(tried: {shell} {host} " in errors
+            for host in "ab"
+        ), errors
 
 
 def test_an_interface_that_a_host_lacks() -> None:
-    done = run("--interface", "eth77", "true")
-    assert done.returncode == 2
-    assert "host a has no interface, address or network 'eth77'" in done.stderr
+    errors = run("--interface", "eth77", "true", code=2).stderr
+    assert "host a has no interface, address or network 'eth77'" in errors
 
 
 def test_a_host_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +167,7 @@ def test_a_host_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_before_the_hosts_answer_ends_the_launcher(number: int) -> None:
-    shell = "sh -c 'echo $$ >pid$0; exec sleep 60'"
+    shell = "sh -c 'echo $$ >new$0; mv new$0 pids$0; exec sleep 60'"
     command = [*CLI, "run", "-H", "0:1,1:1", "--rsh", shell, "true"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as launcher:
         found = pids(2)
@@ -223,7 +181,6 @@ def test_a_signal_before_the_hosts_answer_ends_the_launcher(number: int) -> None
 def test_unknown_settings_are_reported_once_for_all_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYCOLLECTIVE_TIMOUT", "3")
     done = run(*python("import pycollective\npycollective.init().barrier()"))
-    assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if "PYCOLLECTIVE_TIMOUT" in line]
     assert len(lines) == 1 and lines[0].endswith("did you mean PYCOLLECTIVE_TIMEOUT?"), done.stderr
 
@@ -231,8 +188,7 @@ def test_unknown_settings_are_reported_once_for_all_hosts(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("options", [(), ("-H", "a:1,b:1"), ("--host-discovery-script", "./rsh", "--min-np", "1")])
 def test_the_launcher_refuses_a_setting(options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYCOLLECTIVE_TIMEOUT", "abc")
-    done = subprocess.run([*CLI, "run", *options, "true"], capture_output=True, text=True, timeout=40)
-    assert done.returncode == 2
+    done = run_command(*CLI, "run", *options, "true", code=2, timeout=40)
     assert done.stderr.endswith("PYCOLLECTIVE_TIMEOUT='abc' is not a number of seconds, at least 0\n"), done.stderr
 
 
@@ -246,30 +202,26 @@ def test_hosts_that_differ_are_refused(what: str, theirs: str) -> None:
 
 
 def test_a_command_that_cannot_be_started() -> None:
-    done = run("./missing")
-    assert done.returncode == 127
-    assert "cannot start './missing'" in done.stderr
+    assert "cannot start './missing'" in run("./missing", code=127).stderr
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        (["-H", "a:0", "true"], "'a:0' is not of the form HOST:SLOTS"),
-        (["-H", "-oProxyCommand=x:1", "true"], "is not of the form HOST:SLOTS"),
-        (["-H", "a:1,a:2", "true"], "the host a is listed twice"),
-        (["-H", "a:1", "-np", "2", "true"], "-np 2 is more than the 1 slots"),
-        (["-H", "a:1", "--hostfile", "x", "true"], "exclude each other"),
-        (["-H", "a:1", "--bind", "true"], "--bind applies to one host"),
-        (["-H", "a:1,b:1", "--rsh", "no-such-shell", "true"], "cannot start 'no-such-shell'"),
-        (["--rsh", "x", "true"], "need -H or --hostfile"),
-        (["--hostfile", "missing", "true"], "missing: No such file"),
-    ],
-)
-def test_bad_options(given: list[str], sentence: str) -> None:
-    done = subprocess.run([*CLI, "run", *given], capture_output=True, text=True, timeout=20)
-    assert done.returncode == 2
-    assert sentence in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+WRONG = {  # options, and what is reported
+    "-H a:0": "'a:0' is not of the form HOST:SLOTS",
+    "-H -oProxyCommand=x:1": "is not of the form HOST:SLOTS",
+    "-H a:1,a:2": "the host a is listed twice",
+    "-H a:1 -np 2": "-np 2 is more than the 1 slots",
+    "-H a:1 --hostfile x": "exclude each other",
+    "-H a:1 --bind": "--bind applies to one host",
+    "-H a:1,b:1 --rsh no-such-shell": "cannot start 'no-such-shell'",
+    "--rsh x": "need -H or --hostfile",
+    "--hostfile missing": "missing: No such file",
+}
+
+
+@pytest.mark.parametrize("options", WRONG)
+def test_bad_options(options: str) -> None:
+    (line,) = run_command(*CLI, "run", *options.split(), "true", code=2, timeout=20).stderr.splitlines()
+    assert WRONG[options] in line
 
 
 def test_hosts_and_slots(tmp_path: Path) -> None:

@@ -6,13 +6,11 @@ import csv
 import io
 import json
 import math
-import subprocess
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from launch import CLI
 from pycollective.cli.main import app
 from pycollective.cli.units import parse_duration, parse_rate
 
@@ -113,34 +111,6 @@ def test_what_is_too_large_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("ring", "--ranks", "32", "--sizes", "1M").exit_code == 2
 
 
-@pytest.mark.parametrize(
-    ("words", "answer"),
-    [
-        (["rimg"], "did you mean ring"),
-        (["nowhere.py"], "there is no file nowhere.py"),
-        (["ring", "--collective", "alltoall"], "ring has no alltoall"),
-        (["--collective", "alreduce"], "no collective is called 'alreduce'"),
-        (["ring", "--ranks", "0,4"], "from 1 to 65536"),
-        (["ring", "--sizes", "4:2"], "ends before it begins"),
-        (["ring", "--sizes", "0"], "at least 1 byte"),
-        (["ring", "--latency", "5"], "not a time: '5'"),
-        (["ring", "--bandwidth", "100Gbit"], "not a bandwidth"),
-        (["ring", "--bandwidth", "0GB/s"], "bandwidth must be a number, above 0"),
-        (["ring", "--node", "0"], "ranks_per_node must be an integer from 1"),
-        (["ring", "--tile", "x"], "not a size"),
-        (["ring", "--collective", "broadcast", "--root", "4"], "root 4 is out of range for 4 ranks"),
-        (["ring", "--json", "-", "--csv", "-"], "one of --json and --csv"),
-        (["ring", "--json", "no/where.json"], "there is no folder"),
-        (["ring", "--plot", "x.txt"], "x.txt: write one of .png"),
-    ],
-)
-def test_a_wrong_request_is_explained(words: list[str], answer: str) -> None:
-    done = run(*words)
-    assert done.exit_code == 2
-    assert answer in done.stderr
-    assert not done.stdout
-
-
 def test_a_wrong_program_names_its_line(mine: str) -> None:
     done = run(f"{mine}:simulated_chain", "--collective", "broadcast", "--ranks", "3")
     assert done.exit_code == 2
@@ -150,11 +120,3 @@ def test_a_wrong_program_names_its_line(mine: str) -> None:
 def test_units() -> None:
     assert [parse_duration(text) for text in ("5us", "1.5 ms", "2s", "300ns", "7µs")] == [5e-6, 1.5e-3, 2, 3e-7, 7e-6]
     assert [parse_rate(text) for text in ("12.5GB/s", "100Gbit/s", "1 kB/s", "inf")] == [12.5e9, 12.5e9, 1e3, math.inf]
-
-
-def test_the_command_exists() -> None:
-    done = subprocess.run(
-        [*CLI, "simulate", "star", "--ranks", "10000", "--sizes", "4"], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert "10000" in done.stdout

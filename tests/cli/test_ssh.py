@@ -5,19 +5,19 @@ from __future__ import annotations
 import getpass
 import json
 import os
-import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import alive
+from speed import until
 
-from launch import CLI
+from launch import CLI, run_command
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 pytestmark = pytest.mark.skipif(SSHD is None, reason="needs sshd (Debian's openssh-server)")
@@ -62,10 +62,9 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=log)
     rsh = f"ssh -F {folder}/client -o BatchMode=yes -l {getpass.getuser()}"
     try:
-        deadline = time.monotonic() + 10
-        while subprocess.run([*rsh.split(), "a", "true"], capture_output=True).returncode:
-            assert server.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()
-            time.sleep(0.05)
+        reached = [*rsh.split(), "a", "true"]
+        until(lambda: server.poll() is not None or not subprocess.run(reached, capture_output=True).returncode)
+        assert server.poll() is None, (folder / "log").read_text()
         yield rsh
     finally:
         server.terminate()
@@ -74,20 +73,6 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def words(shell: str, *options: str) -> list[str]:
     return [*CLI, "run", "-H", "a:2,b:2", "--rsh", shell, *options]
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def until_ended(pids: list[int]) -> None:
-    deadline = time.monotonic() + 10
-    while any(map(alive, pids)):
-        assert time.monotonic() < deadline, "a rank outlives its launcher"
-        time.sleep(0.01)
 
 
 def pids(launcher: subprocess.Popen[str], count: int) -> list[int]:
@@ -122,8 +107,7 @@ def test_output_environment_words_and_exit_code(
     monkeypatch.setenv("MINE", NASTY)
     (folder / "my script.py").write_text(REPORT)
     command = words(shell, "--tag", "-x", "MINE", "my script.py", str(code), NASTY)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, input="not for the ranks")
-    assert done.returncode == code, done.stderr
+    done = run_command(*command, code=code, timeout=60, input="not for the ranks")
     lines = done.stdout.splitlines()
     assert lines.count(f"[0] {'x' * 99_999}") == 10 and "[0] the end" in lines
     about = sorted(line[4:] for line in lines if line[4] == "[")
@@ -131,13 +115,6 @@ def test_output_environment_words_and_exit_code(
         [rank, "ab"[rank // 2], 6, str(folder), [str(code), NASTY], NASTY, ""] for rank in range(4)
     ]
     assert all(f"[{rank}] error of {rank}\n" in done.stderr for rank in range(4))
-
-
-def test_a_killed_rank(shell: str) -> None:
-    code = "import os, signal, time; os.kill(os.getpid(), 9) if os.environ['RANK'] == '2' else time.sleep(60)"
-    done = subprocess.run(words(shell, sys.executable, "-c", code), capture_output=True, text=True, timeout=30)
-    assert done.returncode == 137
-    assert re.search(r"rank 2 \(pid \d+ of host b\) was killed by SIGKILL$", done.stderr)
 
 
 ENDLESS = """
@@ -159,7 +136,7 @@ def test_no_process_outlives_the_launcher(shell: str, number: int, elastic: bool
         found = pids(launcher, 8)
         launcher.send_signal(number)
         assert launcher.wait(20) in (-number, 128 + number)
-        until_ended(found)
+        until(lambda: not any(map(alive, found)))
 
 
 def test_an_ssh_that_is_killed(shell: str) -> None:
@@ -171,15 +148,13 @@ def test_an_ssh_that_is_killed(shell: str) -> None:
         [ssh] = [pid for pid in children if b"\0b\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
         os.kill(int(ssh), signal.SIGKILL)
         assert launcher.wait(20) == 137
-        until_ended(found)
+        until(lambda: not any(map(alive, found)))
         assert "the ranks of host b ended with code 137" in launcher.stderr.read()
 
 
 def test_a_host_that_refuses(shell: str) -> None:
-    command = [*CLI, "run", "-H", "a:1,b:1", "--rsh", f"{shell} -o PubkeyAuthentication=no", "true"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
-    assert done.returncode == 2
-    assert "Permission denied" in done.stderr and "the agent ended with code 255 before it reported" in done.stderr
+    errors = run_command(*words(f"{shell} -o PubkeyAuthentication=no", "true"), code=2, timeout=30).stderr
+    assert "Permission denied" in errors and "the agent ended with code 255 before it reported" in errors
 
 
 REPLACED = """
@@ -210,7 +185,6 @@ if hvd.rank() == 0:
 
 def test_an_elastic_job_replaces_a_worker(shell: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(REPLACED)
-    command = words(shell, "--min-np", "4", str(tmp_path / "train.py"))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.returncode) == ("24 a a b b\n", 0), done.stderr
+    done = run_command(*words(shell, "--min-np", "4", str(tmp_path / "train.py")), timeout=60)
+    assert done.stdout == "24 a a b b\n"
     assert "worker 3 (rank 3, host b) ended with code 137" in done.stderr
