@@ -240,3 +240,8 @@ def run_command(
     done: subprocess.CompletedProcess[str] = subprocess.run(words, **usual | options)
     assert code is None or done.returncode == code, f"{done.stdout}{done.stderr}"
     return done
+
+
+def run_module(name: str, *words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """How `python -m NAME WORDS` has ended: see run_command."""
+    return run_command(sys.executable, "-m", name, *words, **options)

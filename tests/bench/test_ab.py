@@ -40,20 +40,3 @@ def test_the_speed_table_s_cases() -> None:
     assert {ab.Case("allreduce", "windows", 64 << 20, name) for name in ("default", "ring", "tree", "wheel")} <= four
     assert ab.Case("allreduce", "plain", 64 << 20, in_place=True) in four
     assert {case.bytes for case in ab.speed_table_cases(8)} == {4, 64, 1024, 64 << 20}
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["nowhere/python", sys.executable], "nowhere/python is not a program"),
-        ([sys.executable, sys.executable, "--sizes", "8,x"], "'x'"),
-        ([sys.executable, sys.executable, "--collectives", "allreduse"], "allreduse: there are allreduce, "),
-        ([sys.executable, sys.executable, "--speed-table", "--ranks", "3"], "no rows of 3 ranks"),
-    ],
-)
-def test_a_wrong_request_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        ab.app(words)
-    shown = capsys.readouterr()
-    assert (ended.value.code, shown.out, shown.err.count("\n")) == (2, "", 1)
-    assert message in shown.err

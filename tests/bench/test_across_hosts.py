@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from launch import run_module
 from pycollective.bench import hosts
 from pycollective.bench.hosts import HostsRow, Layout
 from pycollective.bench.ranks.namespaces import why_not
@@ -72,9 +71,7 @@ def test_a_wrong_layout(text: str) -> None:
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_the_command(tmp_path: Path) -> None:
     words = ["--quick", "--layouts", "2x2", "--sizes", "8,64K", "--no-gloo"]
-    command = [sys.executable, "-I", "-m", "pycollective.bench.hosts", *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_module("pycollective.bench.hosts", *words, cwd=tmp_path)
     result = decode((tmp_path / "hosts-speed.json").read_text(), hosts.HostsResult)
     found = {(one.layout, one.row.library, one.row.size, one.row.wrong) for one in result.rows}
     assert found == {("2x2", library, size, 0) for library in (OURS, "openmpi") for size in (8, 65536)}

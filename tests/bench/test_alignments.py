@@ -57,10 +57,3 @@ def test_the_command(limit: str, code: int, capsys: pytest.CaptureFixture[str]) 
     assert (ended.value.code, document["schema"]) == (code, alignments.SCHEMA)
     assert [row["operation"] for row in document["rows"]] == ["copy", "sum float32"]
     assert all(row["ratio"] >= 1 and row["pairs"] >= 20 for row in document["rows"])
-
-
-def test_an_unknown_type_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        alignments.app(["--dtype", "float31"])
-    assert ended.value.code == 2
-    assert "'float31'" in capsys.readouterr().err

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from speed import deadline
 
-from launch import find_mpirun
+from launch import find_mpirun, run_command
 from pycollective.bench.result import read_json
 
 SHORT = """
@@ -25,10 +23,8 @@ demo.app()
 def run(tmp_path: Path, *missing: str) -> list[str]:
     """The lines of a short demo in an environment where these modules cannot be imported."""
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({missing}))\n")
-    command, environment = [sys.executable, "-c", SHORT, "--epochs", "12"], {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=deadline(100), env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    return run_command(sys.executable, "-c", SHORT, "--epochs", "12", cwd=tmp_path, env=environment).stdout.splitlines()
 
 
 def test_only_the_package_is_needed(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """The engine's benchmark: the tensors, the rows, and a run from the command line."""
 
 import importlib.util
-import subprocess
-import sys
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace as changed
 
+from launch import run_module
 from pycollective.bench.engine.goals import GOALS, LAYERS, Added, Comparison, Limit, Overhead, line_of
 from pycollective.bench.engine.groups import GROUPS
 from pycollective.bench.engine.result import EngineRow, read_json, to_json
@@ -121,10 +120,8 @@ def test_a_limit_is_a_time() -> None:
 
 
 def test_added_time_is_the_median_of_the_rounds_differences() -> None:
-    base, goal = (
-        changed(ROW, contender="base", rounds_us=[9.0, 9.0, 9.0]),
-        Added("a row", "small", "engine", "base", 1e-6),
-    )
+    base = changed(ROW, contender="base", rounds_us=[9.0, 9.0, 9.0])
+    goal = Added("a row", "small", "engine", "base", 1e-6)
     line = line_of(goal, [ROW, base], 2)
     assert (line.goal, line.measured, line.met) == ("<= 1 us more", "1 us more", True)
     assert line_of(replace(goal, most=5e-7), [ROW, base], 2).met is False
@@ -137,9 +134,7 @@ def test_a_run(tmp_path: Path, groups: tuple[str, ...]) -> None:
     if groups == ("training",) and not (HAS_TORCH and find_launcher().program):
         pytest.skip("needs torch and mpirun")
     words = [word for group in groups for word in ("--group", group)]
-    command = [sys.executable, "-m", "pycollective.bench.engine", "--quick", "--out", "out", *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_module("pycollective.bench.engine", "--quick", "--out", "out", *words, cwd=tmp_path)
     result = read_json((tmp_path / "out/engine-speed.json").read_text())
     assert to_json(result) == (tmp_path / "out/engine-speed.json").read_text()
     assert {row.group for row in result.rows} == set(groups)
@@ -153,10 +148,7 @@ def test_a_run(tmp_path: Path, groups: tuple[str, ...]) -> None:
 
 
 def test_an_unknown_group_is_reported(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pycollective.bench.engine", "--group", "huge"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
-    assert "huge" in done.stderr
+    assert "huge" in run_module("pycollective.bench.engine", "--group", "huge", cwd=tmp_path, code=2).stderr
 
 
 def test_a_result_with_a_missing_field_is_refused() -> None:

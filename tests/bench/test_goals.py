@@ -51,12 +51,7 @@ def test_each_library_counts_with_its_faster_form() -> None:
 
 def test_the_worst_case_is_shown() -> None:
     two = replace(ONE, sizes=(4096, 8192))
-    rows = [
-        ROW,
-        theirs(rounds_us=[50.0] * 3),
-        changed(ROW, size=8192),
-        theirs(size=8192, rounds_us=[20.0] * 3),
-    ]
+    rows = [ROW, theirs(rounds_us=[50.0] * 3), changed(ROW, size=8192), theirs(size=8192, rounds_us=[20.0] * 3)]
     outcome = outcome_of(two, rows)
     assert outcome is not None
     assert "8 KiB" in outcome.case

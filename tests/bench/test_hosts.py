@@ -1,13 +1,12 @@
 """The benchmark on ranks of several hosts."""
 
-import subprocess
 import sys
 from itertools import product
 from pathlib import Path
 
 import pytest
 
-from launch import on_two_host_names
+from launch import on_two_host_names, run_command
 from pycollective.bench.ranks.launch import find_launcher
 from pycollective.bench.ranks.namespaces import AGENT, Hosts, why_not
 from pycollective.bench.result import read_json
@@ -33,8 +32,7 @@ def test_on_given_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, peers: 
     words = ["ring", "--quick", "--sizes", "4K", "--json", "a.json", "--peers", *(peers or ("none",))]
     with Hosts(2) as hosts:
         command = [sys.executable, "-m", "pycollective.bench", "-H", "host0:2,host1:1", "--rsh", AGENT, *words]
-        done = subprocess.run(hosts.command("host0", command), capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+        run_command(*hosts.command("host0", command))
     _check_result(tmp_path / "a.json", set(peers), {"ring"}, (4096,), 3)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from launch import run_module
 from pycollective.bench import jobs
 from pycollective.bench.ranks.launch import LaunchError
 from pycollective.bench.workload.plan import OURS, Budget, Plan
@@ -74,23 +73,12 @@ def test_a_library_without_a_result_is_an_error(monkeypatch: pytest.MonkeyPatch)
         jobs.times_of(OURS, 8, 2, 1, Budget())
 
 
-def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pycollective.bench.jobs", *words]
-    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
-
-
 def test_the_command(tmp_path: Path) -> None:
-    done = run(tmp_path, "--quick", "--rounds", "1", "--sizes", "8", "--peers", "none", "--json", "out.json")
-    assert done.returncode == 0, done.stderr
+    words = ["--quick", "--rounds", "1", "--sizes", "8", "--peers", "none", "--json", "out.json"]
+    done = run_module("pycollective.bench.jobs", *words, cwd=tmp_path)
     document = json.loads((tmp_path / "out.json").read_text())
     assert (document["schema"], document["ranks"]) == (jobs.SCHEMA, 2)
     [row] = document["rows"]
     assert (row["library"], row["bytes"]) == (OURS, 8)
     assert row["factor"] == pytest.approx(row["together"] / row["alone"])
     assert "pycollective, 8 B" in done.stdout
-
-
-def test_a_wrong_request_is_reported(tmp_path: Path) -> None:
-    done = run(tmp_path, "--peers", "openmp")
-    assert done.returncode == 2
-    assert "did you mean openmpi?" in done.stderr

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import jsonschema
 import pytest
 from msgspec.structs import replace as changed
 
+from launch import run_module
 from pycollective.bench.mix import MixResult, comparisons_of, groups_for, markdown
 from pycollective.bench.peers.ceiling import CEILING
 from pycollective.bench.ranks.launch import find_launcher
@@ -56,9 +55,7 @@ def test_a_run(tmp_path: Path) -> None:
     if not find_launcher().program:
         pytest.skip("no mpirun")
     words = ["--sizes", "8,4K", "--ranks", "3", "--graph", "exponential", "--quick", "--out", "out"]
-    command = [sys.executable, "-m", "pycollective.bench.mix", *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_module("pycollective.bench.mix", *words, cwd=tmp_path)
     text = (tmp_path / "out/mix.json").read_text()
     jsonschema.Draft202012Validator(json.loads(json_schema(MixResult))).validate(json.loads(text))
     result = decode(text, MixResult)

@@ -176,13 +176,8 @@ def test_tables() -> None:
     text = console.file.getvalue()
     assert "star2" in text
     assert "4.0x" in text
-    assert [format_number(n) for n in (0.12345, 1.2345, 12.345, 123.45, 12345.6)] == [
-        "0.123",
-        "1.234",
-        "12.35",
-        "123.5",
-        "12346",
-    ]
+    numbers = {0.12345: "0.123", 1.2345: "1.234", 12.345: "12.35", 123.45: "123.5", 12345.6: "12346"}
+    assert {number: format_number(number) for number in numbers} == numbers
     assert [format_time(s) for s in (2.5, 0.0123, 4.56e-6, 1e-7)] == ["2.5 s", "12.3 ms", "4.56 us", "100 ns"]
 
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from launch import run_module
 from pycollective.bench import scale
 from pycollective.bench.scale import STAGES
 
 
 def test_every_stage_is_measured(tmp_path: Path) -> None:
     out = tmp_path / "scale.json"
-    command = [sys.executable, "-I", "-m", "pycollective.bench.scale", "--ranks", "2,3", "--json", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
+    done = run_module("pycollective.bench.scale", "--ranks", "2,3", "--json", out, cwd=tmp_path)
     assert "3 ranks" in done.stdout and all(meaning in done.stdout for meaning in STAGES.values())
     seconds = json.loads(out.read_text())["seconds"]
     assert {ranks: set(found) for ranks, found in seconds.items()} == {"2": set(STAGES), "3": set(STAGES)}
@@ -42,7 +39,5 @@ def test_64_ranks_are_compared_with_their_goals(
 
 
 def test_a_job_that_fails_is_reported(tmp_path: Path) -> None:
-    command = [sys.executable, "-I", "-m", "pycollective.bench.scale", "--ranks", "2", "--timeout", "0.01"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 1
+    done = run_module("pycollective.bench.scale", "--ranks", "2", "--timeout", "0.01", cwd=tmp_path, code=1)
     assert "2 ranks have not ended within 0.01 s" in done.stderr

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from launch import run_module
 from pycollective.bench.peers import oneccl, prepare
 from pycollective.bench.peers.oneccl import OneCclPeer
 from pycollective.bench.ranks.launch import find_launcher
@@ -101,8 +100,6 @@ def test_the_library_is_looked_for_beside_mpi_and_in_ccl_root(tmp_path: Path, mo
 def test_a_run(tmp_path: Path) -> None:
     """Correct results with oneCCL, and the reason without it."""
     words = ["--collective", "allreduce,alltoall", "--sizes", "8,64K", "--ranks", "2", "--peers", "oneccl", "--quick"]
-    command = [sys.executable, "-m", "pycollective.bench.calls", *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_module("pycollective.bench.calls", *words, cwd=tmp_path)
     assert "without oneccl: " in done.stdout or "ours / oneCCL, microseconds" in done.stdout
     assert find_launcher("impi").program or "no mpirun of Intel MPI is on the PATH" in done.stdout

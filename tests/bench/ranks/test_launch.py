@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import alive, until
 
 from pycollective.bench.ranks import launch
 from pycollective.bench.ranks.launch import Launcher, busy_neighbours, find_launcher
@@ -83,20 +83,6 @@ def test_cores_that_others_use_are_measured_now() -> None:
         other.stdout.readline()
         assert busy_cores(0.5) > 0.2  # it may share its core
         other.kill()
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def until(condition: object, seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_neighbours_have_the_lowest_priority_and_end_with_the_block() -> None:

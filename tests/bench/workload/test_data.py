@@ -97,8 +97,5 @@ def test_a_barrier_and_the_rank_without_a_partner_have_no_result() -> None:
     nothing = np.empty(0, np.float32)
     assert count_wrong(nothing, Case("barrier", "float32", "none", 0, RANKS), 0) == 0
     garbage = np.full(10, 55, np.float32)
-    assert [count_wrong(garbage, Case("sendrecv", "float32", "none", 10, RANKS), rank) for rank in range(3)] == [
-        10,
-        10,
-        0,
-    ]
+    messages = Case("sendrecv", "float32", "none", 10, RANKS)
+    assert [count_wrong(garbage, messages, rank) for rank in range(3)] == [10, 10, 0]
