@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 
-HEAVY = [
-    "numpy",
-    "ml_dtypes",
-    "mpi4py",
-    "matplotlib",
-    "numba",
-    "rich",
-    "typer",
-    "sklearn",
-    "scipy",
-    "torch",
-    "tensorflow",
-    "keras",
-    "jax",
-    "mxnet",
-    "ray",
-]
+from launch import run_command
+
+HEAVY = {"numpy", "ml_dtypes", "mpi4py", "matplotlib", "numba", "rich", "typer", "sklearn", "scipy"}
+FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "mxnet"}
 
 
 def modules_after(code: str, *options: str) -> set[str]:
@@ -34,15 +20,12 @@ import sys, json
 print(json.dumps(sorted(sys.modules)))
 """
     with tempfile.TemporaryDirectory() as elsewhere:  # not the source tree
-        command = [sys.executable, *options, "-c", script]
-        done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return set(json.loads(done.stdout))
+        return set(json.loads(run_command(sys.executable, *options, "-c", script, cwd=elsewhere).stdout))
 
 
 def heavy_in(code: str) -> set[str]:
     """Which of HEAVY a fresh interpreter has loaded after `code`."""
-    return {name.partition(".")[0] for name in modules_after(code)} & set(HEAVY)
+    return {name.partition(".")[0] for name in modules_after(code)} & (HEAVY | FRAMEWORKS | {"ray"})
 
 
 def test_the_probe_would_see_numpy() -> None:
@@ -53,7 +36,9 @@ def test_import_loads_nothing_heavy() -> None:
     assert heavy_in("import pycollective") == set()
 
 
-def test_the_compiler_needs_no_numpy() -> None:
+def test_the_compiler_needs_no_numpy_and_loads_topologies_when_one_is_named() -> None:
+    loaded = modules_after("import pycollective.schedule")
+    assert not [name for name in loaded if name.startswith("pycollective.topologies")]
     assert heavy_in("import pycollective.schedule; pycollective.schedule.names()") == set()
 
 
@@ -65,7 +50,7 @@ def test_bootstrap_and_launcher_need_nothing_heavy() -> None:
 def test_what_frameworks_share_of_horovod_needs_none_of_them() -> None:
     modules = ("arguments", "basics", "built", "handles", "horovod_basics", "objects", "operations", "elastic.running")
     code = "import " + ", ".join(f"pycollective.hvd.{name}" for name in modules)
-    assert not heavy_in(code) & {"torch", "tensorflow", "keras", "jax", "mxnet"}
+    assert not heavy_in(code) & FRAMEWORKS
 
 
 def test_init_does_not_load_the_compiler() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -37,6 +37,7 @@ from pycollective.schedule.mixing import evaluate
 from pycollective.schedule.verifier.verifier import layouts
 
 from .interpreter import Interpreter, Stuck, inputs_for
+from .test_topologies import schedules
 from .test_verifier import with_rank, with_step, without_one_wait
 
 HOSTS = [
@@ -56,37 +57,17 @@ HOSTS = [
 ACROSS = (0, 0, 1, 1)
 
 
-WINDOWS = [placement for placement in Placement if placement is not Placement.STAGED]
-
-
-def schedules(
-    topology: str, hosts: tuple[int, ...], placements: Iterable[Placement] = (Placement.STAGED,)
-) -> Iterator[Schedule]:
-    instance, size = get(topology), len(hosts)
-    for name in info(instance).collectives:
-        for small in (False, True) if hasattr(instance, f"{name}_small") else (False,):
-            for root in sorted({0, size - 1}) if COLLECTIVES[name].rooted else (None,):
-                for placement in placements:
-                    if COLLECTIVES[name].in_place != "never" or not placement.inplace:
-                        yield compile(instance, name, size, root, placement, small, hosts)
-
-
 @pytest.mark.parametrize("hosts", HOSTS, ids=str)
 @pytest.mark.parametrize("topology", [*names(), SHORT_BETWEEN_HOSTS])
 def test_all_are_proved(topology: str, hosts: tuple[int, ...]) -> None:
-    """The larger layouts with arrays in windows: only of the default topology, to save time."""
+    """The larger layouts in all placements: only of the default topology, to save time."""
     all_placements = topology == "ordered" or len(hosts) < 5
-    for schedule in schedules(topology, hosts, Placement if all_placements else (Placement.STAGED,)):
+    some = (Placement.STAGED, Placement.WINDOW, Placement.INPLACE) if len(hosts) < 7 else (Placement.STAGED,)
+    for schedule in schedules(topology, hosts, Placement if all_placements else some):
         assert verify(schedule).title == schedule.title
         assert schedule.hosts == hosts
-        assert schedule.depth == 1 if schedule.small else schedule.depth > 1 or not sends(schedule)
-
-
-@pytest.mark.parametrize("hosts", [(0, 0, 0, 1, 1), (0, 1, 1, 2, 2, 2)], ids=str)
-@pytest.mark.parametrize("topology", [*names(), SHORT_BETWEEN_HOSTS])
-def test_windows_are_proved(topology: str, hosts: tuple[int, ...]) -> None:
-    for schedule in schedules(topology, hosts, [Placement.WINDOW, Placement.INPLACE]):
-        assert verify(schedule).title == schedule.title
+        if schedule.placement is Placement.STAGED or all_placements:
+            assert schedule.depth == 1 if schedule.small else schedule.depth > 1 or not sends(schedule)
 
 
 @pytest.mark.parametrize("placement", [Placement.WINDOW, Placement.INPLACE])
@@ -132,39 +113,12 @@ def test_a_value_crosses_once_to_each_host_that_needs_it(topology: str, hosts: t
         assert sum(len(step.targets) for _, step in sends(schedule)) == crossings, schedule.title
 
 
-@pytest.mark.parametrize("topology", names())
-@pytest.mark.parametrize("hosts", [(0, 1), (0, 0, 1, 2), (0, 1, 0, 1, 1)], ids=str)
-def test_sums_come_out_scaled_once(topology: str, hosts: tuple[int, ...]) -> None:
-    """Executed over numbers, with input and output as one array and as two."""
-    for schedule in schedules(topology, hosts, Placement):
-        row = COLLECTIVES[schedule.collective]
-        calls = [inputs_for(schedule, 3, call) for call in range(2)]
-        for same_array in (False, True) if schedule.placement is Placement.STAGED else (False,):
-            run = Interpreter(
-                schedule,
-                3,
-                seed=7,
-                combine=lambda a, b: a + b,
-                prescale=lambda x: 3 * x,
-                postscale=lambda x: 7 * x,
-                same_array=same_array,
-            )
-            for inputs, outputs in zip(calls, run.run(calls), strict=True):
-                for (rank, chunk, tile), value in outputs.items():
-                    parts = [
-                        x for (r, c, t), x in inputs.items() if (c, t) == (chunk, tile) and row.contributes(r, rank)
-                    ]
-                    assert value == (21 if row.reduces else 1) * sum(parts), (schedule.title, rank, chunk, tile)
-
-
 @pytest.mark.parametrize("hosts", HOSTS, ids=str)
 def test_mix_is_proved(hosts: tuple[int, ...]) -> None:
     matrix = evaluate(lambda rank, size, step: {rank: 0.5, (rank + 1) % size: 0.5}, len(hosts), 0)
-    for placement in WINDOWS:
+    for placement in Placement:
         verify(matrix.schedule(placement, hosts))
-    schedule = matrix.schedule(hosts=hosts)
-    verify(schedule)
-    step = sends(schedule)[0][1]
+    step = sends(matrix.schedule(hosts=hosts))[0][1]
     assert step.sources[0].place >= 0  # the input, which may be the output, is overwritten before it may have arrived
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -14,16 +13,15 @@ from hypothesis import strategies as st
 from seeds import examples
 
 from pycollective import ProgramError, VerificationError
-from pycollective.schedule import Placement, Program, Schedule, compile_program, verify
+from pycollective.graphs import ring
+from pycollective.schedule import Placement, Program, compile_program, verify
 from pycollective.schedule.compiler.mixtures import mixtures
+from pycollective.schedule.compiler.steps import describe_step
 from pycollective.schedule.mixing import MixingMatrix, evaluate
 
+from .test_verifier import with_step
+
 PLACEMENTS = pytest.mark.parametrize("placement", Placement)
-
-
-def ring(rank: int, size: int, step: int = 0) -> dict[int, float]:
-    near = {(rank + shift) % size for shift in (-1, 0, 1)}
-    return dict.fromkeys(near, 1 / len(near))
 
 
 @st.composite
@@ -72,15 +70,6 @@ def test_two_steps_multiply_the_matrices(placement: Placement, rows: list[dict[i
     assert np.allclose(found, dense(rows) @ dense(rows), rtol=0, atol=1e-12)
 
 
-def test_a_step_reads_the_values_before_it() -> None:
-    p = Program("mix", 2)
-    for c in p.chunks(1):
-        p[0, c] = p.mix({1: 1.0})
-        p[1, c] = p.mix({0: 1.0})
-    verify(compile_program(p))
-    assert mixtures(p) == ({1: 1.0}, {0: 1.0})
-
-
 @examples(60)
 @given(rows=matrices(), placement=st.sampled_from(Placement))
 def test_no_group_of_ranks_checks_only_itself(rows: list[dict[int, float]], placement: Placement) -> None:
@@ -97,28 +86,20 @@ def test_no_group_of_ranks_checks_only_itself(rows: list[dict[int, float]], plac
         assert reached == set(range(len(rows)))
 
 
-def changed(schedule: Schedule, **values: Any) -> Schedule:
-    """The schedule with another last step of rank 0."""
-    first, *others = schedule.ranks
-    step = dataclasses.replace(first.steps[-1], **values)
-    return dataclasses.replace(schedule, ranks=(dataclasses.replace(first, steps=(*first.steps[:-1], step)), *others))
-
-
 def test_the_verifier_rejects_what_is_not_the_mixture() -> None:
     schedule = evaluate(ring, 4, 0).schedule()
     verify(schedule)
-    step = schedule.ranks[0].steps[-1]
+    last = len(schedule.ranks[0].steps) - 1
+    sources = schedule.ranks[0].steps[last].sources
     with pytest.raises(VerificationError, match=r"rank 0, chunk 0.*the result is .* instead of 0.333333 x\[0\]"):
-        verify(changed(schedule, weights=(0.5, 0.25, 0.25)))
+        verify(with_step(schedule, 0, last, weights=(0.5, 0.25, 0.25)))
     with pytest.raises(VerificationError, match="the result is"):
-        verify(changed(schedule, sources=(step.sources[0], *step.sources[:2])))
+        verify(with_step(schedule, 0, last, sources=(sources[0], *sources[:2])))
     with pytest.raises(VerificationError, match="3 sources have 0 weights"):
-        verify(changed(schedule, weights=()))
+        verify(with_step(schedule, 0, last, weights=()))
 
 
 def test_schedules_show_their_weights() -> None:
-    from pycollective.schedule.compiler.steps import describe_step
-
     step = evaluate(lambda rank, size, step: {0: 0.25, 1: 0.75}, 2, 0).schedule().ranks[0].steps[-1]
     assert describe_step(step) == "chunk 0: out[0] = 0.25 in[0] + 0.75 scratch[1] cell 0"
 
@@ -171,7 +152,7 @@ def test_weights_need_not_sum_to_one_if_so_said() -> None:
 def test_equal_rows_are_one_matrix() -> None:
     """Plans are remembered by it."""
     assert evaluate(ring, 5, 0) is evaluate(ring, 5, 3)
-    other = evaluate(lambda rank, size, step: ring(rank, size), 5, 0)
+    other = evaluate(lambda rank, size, step: ring(rank, size, step), 5, 0)
     assert other.digest == evaluate(ring, 5, 0).digest
     less = MixingMatrix((*other.rows[:-1], ((4, 1.0),)), other.name)
     assert less.digest != other.digest and less.label != other.label

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from seeds import examples
 
 from pycollective.errors import VerificationError
-from pycollective.schedule import Placement, Program, Schedule, compile_program
+from pycollective.schedule import Placement, Program, Schedule, Wait, compile_program
 from pycollective.schedule.compiler import messages
 from pycollective.schedule.compiler.steps import describe_step
 from pycollective.schedule.verifier.interleaving import check_interleavings
@@ -19,6 +19,7 @@ from pycollective.schedule.verifier.structure import check_structure
 
 from .interpreter import Interpreter, Stuck, inputs_for, run_program
 from .random_programs import programs
+from .test_verifier import with_step
 
 TILES = 3
 CALLS = 2
@@ -44,46 +45,34 @@ def disagreements(program: Program, schedule: Schedule, seed: int, same_array: b
     return wrong
 
 
-@pytest.mark.parametrize("placement", Placement)
-@examples(60)
-@given(program=programs(), seed=st.integers(0, 2**32), same_array=st.booleans())
+EITHER = st.one_of(programs(), programs(across=True))
+PLACEMENTS = st.sampled_from(Placement)
+
+
+@examples(480)
+@given(program=EITHER, seed=st.integers(0, 2**32), placement=PLACEMENTS, small=st.booleans(), same_array=st.booleans())
 def test_any_interleaving_matches_the_program(
-    placement: Placement, program: Program, seed: int, same_array: bool
+    program: Program, seed: int, placement: Placement, small: bool, same_array: bool
 ) -> None:
-    schedule = compile_program(program, placement)
-    note(text(schedule))
-    aliased = same_array and placement is Placement.STAGED
-    assert disagreements(program, schedule, seed, aliased) == []
-
-
-@pytest.mark.parametrize("placement", Placement)
-@examples(60)
-@given(program=programs())
-def test_the_verifier_finds_no_race_in_what_the_compiler_makes(placement: Placement, program: Program) -> None:
-    schedule = compile_program(program, placement)
+    """And the verifier finds no fault."""
+    schedule = compile_program(program, placement, small=small)
     note(text(schedule))
     check_structure(schedule)
     check_interleavings(schedule)
+    assert disagreements(program, schedule, seed, same_array and placement is Placement.STAGED) == []
+    assert not small or schedule.depth == 1
 
 
 @examples(120)
-@given(program=programs(), placement=st.sampled_from(Placement), data=st.data())
+@given(program=programs(), placement=PLACEMENTS, data=st.data())
 def test_a_verifier_that_sees_no_race_is_right(program: Program, placement: Placement, data: st.DataObject) -> None:
     """Drop some waits: if the verifier still finds no fault, no interleaving may give a wrong result."""
     schedule = compile_program(program, placement)
     waits = [(r, i, w) for r, mine in enumerate(schedule.ranks) for i, s in enumerate(mine.steps) for w in s.waits]
     dropped = data.draw(st.lists(st.sampled_from(waits), max_size=2)) if waits else []
-    ranks = [
-        dataclasses.replace(
-            mine,
-            steps=tuple(
-                dataclasses.replace(step, waits=tuple(w for w in step.waits if (r, i, w) not in dropped))
-                for i, step in enumerate(mine.steps)
-            ),
-        )
-        for r, mine in enumerate(schedule.ranks)
-    ]
-    weakened = dataclasses.replace(schedule, ranks=tuple(ranks))
+    weakened = schedule
+    for rank, index, wait in dropped:
+        weakened = without(weakened, rank, index, wait)
     note(text(weakened))
     try:
         check_interleavings(weakened)
@@ -95,26 +84,8 @@ def test_a_verifier_that_sees_no_race_is_right(program: Program, placement: Plac
         assert disagreements(program, weakened, seed) == []
 
 
-# Across hosts
-
-
 @examples(300)
-@given(program=programs(across=True), seed=st.integers(0, 2**32), placement=st.sampled_from(Placement), data=st.data())
-def test_any_interleaving_across_hosts_matches_the_program(
-    program: Program, seed: int, placement: Placement, data: st.DataObject
-) -> None:
-    small = data.draw(st.booleans())
-    same_array = placement is Placement.STAGED and data.draw(st.booleans())
-    schedule = compile_program(program, placement, small=small)
-    note(text(schedule))
-    check_structure(schedule)
-    check_interleavings(schedule)
-    assert disagreements(program, schedule, seed, same_array) == []
-    assert not small or schedule.depth == 1
-
-
-@examples(300)
-@given(program=programs(across=True), placement=st.sampled_from(Placement), data=st.data())
+@given(program=programs(across=True), placement=PLACEMENTS, data=st.data())
 def test_a_verifier_that_sees_no_race_across_hosts_is_right(
     program: Program, placement: Placement, data: st.DataObject
 ) -> None:
@@ -139,15 +110,16 @@ def variations(schedule: Schedule) -> Iterator[Schedule]:
     """The schedule with one step changed."""
     for rank, mine in enumerate(schedule.ranks):
         for index, step in enumerate(mine.steps):
-            changed = [
-                dataclasses.replace(step, waits=tuple(w for w in step.waits if w != wait)) for wait in step.waits
-            ]
+            for wait in step.waits:
+                yield without(schedule, rank, index, wait)
             if step.kind == "recv":
-                changed.append(dataclasses.replace(step, early=not step.early))
-            for other in changed:
-                steps = (*mine.steps[:index], other, *mine.steps[index + 1 :])
-                ranks = (*schedule.ranks[:rank], dataclasses.replace(mine, steps=steps), *schedule.ranks[rank + 1 :])
-                yield dataclasses.replace(schedule, ranks=ranks)
+                yield with_step(schedule, rank, index, early=not step.early)
+
+
+def without(schedule: Schedule, rank: int, index: int, wait: Wait) -> Schedule:
+    """The schedule in which a step lacks a wait."""
+    waits = tuple(other for other in schedule.ranks[rank].steps[index].waits if other != wait)
+    return with_step(schedule, rank, index, waits=waits)
 
 
 def test_the_interpreter_sees_a_missing_wait() -> None:
@@ -158,9 +130,7 @@ def test_the_interpreter_sees_a_missing_wait() -> None:
         p[2, c] = p[1, c]
     schedule = compile_program(p, Placement.STAGED)
     assert schedule.ranks[2].steps[0].waits
-    last = dataclasses.replace(schedule.ranks[2].steps[0], waits=())
-    ranks = (*schedule.ranks[:2], dataclasses.replace(schedule.ranks[2], steps=(last,)))
-    weakened = dataclasses.replace(schedule, ranks=ranks)
+    weakened = with_step(schedule, 2, 0, waits=())
     assert any(disagreements(p, weakened, seed) for seed in range(20))
     assert not any(disagreements(p, schedule, seed) for seed in range(20))
 

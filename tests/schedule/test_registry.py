@@ -13,7 +13,6 @@ import pytest
 
 from pycollective.errors import ProgramError, TopologyError
 from pycollective.schedule import (
-    COLLECTIVES,
     Placement,
     Program,
     compile,
@@ -54,17 +53,9 @@ class Pair:
 
 
 def test_built_in_topologies_are_found() -> None:
-    assert {"direct", "halving_doubling", "random", "ring", "star", "tree", "wheel"} <= set(names())
-    files = {path.stem for path in (Path(registry.__file__).parents[1] / "topologies").glob("[!_]*.py")}
-    assert files <= set(names())
-
-
-def test_rows_describe_topologies() -> None:
-    rows = {row.name: row for row in describe()}
-    assert rows["direct"].collectives == tuple(name for name, row in COLLECTIVES.items() if not row.weighted)
-    assert rows["direct"].order == "rank"
-    assert {"allreduce", "broadcast"} <= set(rows["ring"].collectives)
-    assert all((row.doc and row.doc.endswith(".")) or ":" in row.doc for row in rows.values())
+    files = {path.stem for path in (Path(registry.__file__).parents[2] / "topologies").glob("[!_]*.py")}
+    assert {"direct", "halving_doubling", "random", "ring", "star", "tree", "wheel"} <= files <= set(names())
+    assert all(row.doc.endswith(".") or ":" in row.doc for row in describe())
 
 
 def test_a_topology_is_a_name_a_call_a_class_or_an_instance() -> None:
@@ -146,13 +137,6 @@ def test_registration_is_checked() -> None:
         class Other:
             def allreduce(self, p: Program) -> None: ...
 
-    with pytest.raises(TopologyError, match="Own: parameters are annotated fields"):
-
-        @topology("own")
-        class Own:
-            def __init__(self, hub: int = 0) -> None: ...
-            def allreduce(self, p: Program) -> None: ...
-
     for name in ("", "ring(hub=1)", "two words", "mine.py", Wheel):
         with pytest.raises(TopologyError, match="a name is made of"):
             topology(name)  # type: ignore[arg-type]
@@ -188,15 +172,6 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     with pytest.raises(TopologyError, match="'ring' is already registered by"):
         load(f"{file}:ring")
     assert label(get("pair")) == "pair"  # a file that fails has changed nothing
-
-
-def test_an_edited_file_replaces_its_own_topology(tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text(FILE.format(name="pair"))
-    before = compile(load(str(file)), "allreduce", 3)
-    file.write_text(FILE.format(name="pair").replace("p[self.middle, c] = p.sum", "p[self.middle + 1, c] = p.sum"))
-    load(str(file))
-    assert compile("pair", "allreduce", 3) != before
 
 
 def test_threads_load_a_file_at_once(tmp_path: Path) -> None:
@@ -237,12 +212,12 @@ def test_a_file_that_is_loaded_again_keeps_its_instances_until_it_is_edited(tmp_
     file = tmp_path / "mine.py"
     file.write_text(FILE.format(name="pair_kept"))
     one, other = load(str(file)), load(f"{file}:pair_kept(middle=1)")
-    assert (compile(one, "allreduce", 2), compile(other, "allreduce", 2)) == (
-        compile("pair_kept", "allreduce", 2),
-        compile("pair_kept(middle=1)", "allreduce", 2),
-    )
-    file.write_text(FILE.format(name="pair_kept") + "# edited")
-    assert info(load(str(file))).name == "pair_kept"
+    before = compile("pair_kept", "allreduce", 2)
+    assert compile(one, "allreduce", 2) == before
+    assert compile(other, "allreduce", 2) == compile("pair_kept(middle=1)", "allreduce", 2)
+    file.write_text(FILE.format(name="pair_kept").replace("p[self.middle, c] = p", "p[self.middle + 1, c] = p"))
+    load(str(file))
+    assert compile("pair_kept", "allreduce", 2) != before
     with pytest.raises(TopologyError, match="Pair has been redefined since this instance was created"):
         compile(one, "allreduce", 2)
 
@@ -255,18 +230,6 @@ def test_files_of_the_same_name_in_different_folders_are_different(tmp_path: Pat
     (tmp_path / "two" / "mine.py").write_text(FILE.format(name="pair_one"))
     with pytest.raises(TopologyError, match=r"'pair_one' is already registered by .*one/mine.py:Pair"):
         load(str(tmp_path / "two" / "mine.py"))
-
-
-def test_importing_only_defines() -> None:
-    """No topology is loaded, and nothing heavy, until a name is requested."""
-    code = (
-        "import sys, pycollective.schedule as s; "
-        "assert not any(n.startswith('pycollective.topologies') for n in sys.modules); "
-        "assert not {'numpy', 'matplotlib'} & set(sys.modules); "
-        "s.names(); assert 'pycollective.topologies.ring' in sys.modules; "
-        "assert not {'numpy', 'matplotlib'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})
 
 
 def test_a_name_is_registered_once_whatever_was_loaded_first(tmp_path: Path) -> None:

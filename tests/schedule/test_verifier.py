@@ -210,15 +210,6 @@ def test_a_rank_left_out_is_named() -> None:
         verify(compile_program(Program("broadcast", 2, 0)))
 
 
-def test_a_foreign_contribution_is_named() -> None:
-    p = Program("alltoall", 2)
-    p.chunks(4)
-    p[1, p.block(0, 1)] = p[0, p.block(0, 1)]
-    schedule = compile_program(p)
-    with pytest.raises(VerificationError, match="rank 0, chunk 2: nothing is written"):
-        verify(schedule)
-
-
 # Claims
 
 
@@ -253,6 +244,11 @@ def by_pairs(p: Program) -> None:
         p[(1, 3), c] = p.sum((p[3, c], p[1, c]))
 
 
+def test_a_foreign_contribution_is_named() -> None:
+    with pytest.raises(VerificationError, match="rank 0, chunk 0: the result has the contribution of rank 1"):
+        verify(compile_program(program(in_rank_order, "scan", 2)))
+
+
 STRENGTH: tuple[Order, ...] = ("chunk", "fixed", "rank")
 
 
@@ -285,13 +281,6 @@ def test_different_orders_on_different_ranks_break_every_claim() -> None:
     with pytest.raises(VerificationError, match="claims order 'rank', but ranks reduce the same chunk in different"):
         verify(turned)
     assert verify(dataclasses.replace(turned, topology="")).order == "none"
-
-
-def test_a_topology_that_claims_too_much_is_rejected() -> None:
-    ring = compile("ring", "allreduce", 3)
-    assert verify(ring).order == "chunk"
-    with pytest.raises(VerificationError, match="ring allreduce, 3 ranks, STAGED: claims order 'rank'"):
-        verify(ring, "rank")
 
 
 # Marks and structure
@@ -333,10 +322,8 @@ def test_what_breaks_the_form_is_refused(wrong: Schedule, words: str) -> None:
 
 def test_no_rank_has_more_than_its_collective_gives_it() -> None:
     schedule = compile("direct", "reduce_scatter", 3)
-    step = schedule.ranks[0].steps[-1]
     with pytest.raises(VerificationError, match="rank 0 has no output of chunk 1"):
         verify(with_step(schedule, 0, len(schedule.ranks[0].steps) - 1, chunk=1))
-    assert isinstance(step, Step)
 
 
 def test_the_report_counts() -> None:
