@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from launch import CLI
+from launch import CLI, run_command
 from pycollective.cli.main import app
 
 FAILING = "1 / 0\n"
@@ -95,6 +94,5 @@ def test_wrong_input_is_named(name: str, tmp_path: Path, monkeypatch: pytest.Mon
 def test_in_a_terminal_of_ascii_letters(tmp_path: Path) -> None:
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
     for words, code in ((["verify", b"\xff"], 2), (["verify", "ring", "--ranks", "2"], 0)):
-        done = subprocess.run([*CLI, *words], capture_output=True, cwd=tmp_path, env=environment, timeout=100)
-        assert done.returncode == code, done.stderr
-        assert b"Traceback" not in done.stderr
+        done = run_command(*CLI, *words, code=code, cwd=tmp_path, env=environment)
+        assert "Traceback" not in done.stderr

@@ -9,9 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from speed import deadline
 
-from launch import CLI
+from launch import CLI, run_command
 from pycollective.cli.launch.culprit import Ended, ExitReport, first_and_culprit, verdict
 
 SCRIPT = """
@@ -68,7 +67,7 @@ def check(folder: Path, how: str, where: str, culprit: int, hosts: str = "") -> 
     """Runs the script; the result is how it differs from what is expected."""
     command = [*CLI, "run", *(["-H", hosts, "--rsh", "sh ./rsh"] if hosts else ["-np", "3"])]
     command = ["env", "PYCOLLECTIVE_TIMEOUT=2", "OMP_NUM_THREADS=1", *command, "script.py", how, where, str(culprit)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=deadline(60))
+    done = run_command(*command, cwd=folder, timeout=60, code=None)
     code, start = EXPECTED[how]
     *before, last = done.stderr.splitlines()
     who, _, rest = last.removeprefix("pycollective run: ").partition(") ")
@@ -82,22 +81,22 @@ def check(folder: Path, how: str, where: str, culprit: int, hosts: str = "") -> 
     return f"{how}, {where}, {culprit}: {'; '.join(wrong)}\n{done.stderr}" if wrong else ""
 
 
-def test_the_rank_that_caused_the_end_is_named_last(folder: Path) -> None:
-    places = itertools.cycle(["call", "engine", "message"])
-    cases = [(how, where, number % 3) for number, (how, where) in enumerate(zip(EXPECTED, places, strict=False))]
-    cases += [("raise", "engine", 0), ("raise", "message", 2), ("exit", "engine", 2), ("exit", "message", 0)]
+def check_all(folder: Path, wheres: list[str], *more: tuple[str, str, int], hosts: str = "") -> None:
+    """Every way to end, in turn at each of `wheres` and on each rank, and more."""
+    cases = [(how, where, number % 3) for number, (how, where) in enumerate(zip(EXPECTED, itertools.cycle(wheres)))]
     with ThreadPoolExecutor(3) as pool:
-        wrong = [*filter(None, pool.map(lambda case: check(folder, *case), cases))]
+        wrong = [*filter(None, pool.map(lambda case: check(folder, *case, hosts), [*cases, *more]))]
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_rank_that_caused_the_end_is_named_last(folder: Path) -> None:
+    more = [("raise", "engine", 0), ("raise", "message", 2), ("exit", "engine", 2), ("exit", "message", 0)]
+    check_all(folder, ["call", "engine", "message"], *more)
 
 
 @pytest.mark.integration
 def test_of_several_hosts_too(folder: Path) -> None:
-    places = itertools.cycle(["call", "engine"])
-    cases = [(how, where, number % 3) for number, (how, where) in enumerate(zip(EXPECTED, places, strict=False))]
-    with ThreadPoolExecutor(3) as pool:
-        wrong = [*filter(None, pool.map(lambda case: check(folder, *case, "a:1,b:2"), cases))]
-    assert not wrong, "\n".join(wrong)
+    check_all(folder, ["call", "engine"], hosts="a:1,b:2")
 
 
 def ended(rank: int, code: int, blamed: int | None = None, text: str = "", stopped: bool = False) -> Ended:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
-import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner, Result
 
-from launch import CLI
+from launch import CLI, run_command
 from pycollective.cli.commands import choose, with_values
 from pycollective.cli.main import app
 
@@ -50,29 +47,17 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("mine.py").write_text(FILE)
 
 
-@dataclass
-class Ended:
-    """The output of a command."""
-
-    stdout: str
-    stderr: str
-
-
-def pycollective(*words: str, code: int = 0) -> Ended:
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
-        app([*words])
-    assert ended.value.code == code, err.getvalue()
-    return Ended(out.getvalue(), err.getvalue())
+def pycollective(*words: str, code: int = 0) -> Result:
+    ended = CliRunner().invoke(app, [*words])
+    assert ended.exit_code == code, ended.output
+    return ended
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_shared_options_are_there(command: str) -> None:
-    wide = os.environ | {"COLUMNS": "200"}
-    shown = subprocess.run([*CLI, command, "--help"], capture_output=True, text=True, env=wide)
-    for option in ("--topology", "--collective", "--ranks", "--plot"):
-        assert option in shown.stdout, option
-    assert "TOPOLOGY" in shown.stdout
+    shown = run_command(*CLI, command, "--help", env=os.environ | {"COLUMNS": "200"}).stdout
+    words = ("--topology", "--collective", "--ranks", "--plot", "TOPOLOGY")
+    assert [word for word in words if word not in shown] == []
 
 
 @pytest.mark.parametrize("command", ["draw", "simulate", "verify"])
@@ -194,8 +179,7 @@ def test_explain() -> None:
 
 def test_a_network_fitted_to_a_result() -> None:
     words = ["direct", "--ranks", "2", "--peers", "none", "--quick", "--paths", "windows", "--sizes", "1K,64K,1M"]
-    done = subprocess.run([*CLI, "bench", *words, "--json", "r.json"], capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
+    run_command(*CLI, "bench", *words, "--json", "r.json")
     written = pycollective("simulate", "direct", "--ranks", "2", "--sizes", "64K", "--fit", "r.json", "--json").stdout
     document = json.loads(written)
     assert len(document["fit"]["rows"]) == 3
@@ -221,7 +205,7 @@ def test_the_help_imports_no_command() -> None:
         "except SystemExit: print(sorted({'numpy', 'msgspec', 'pycollective.bench.cli', 'pycollective.cli.verify'}"
         " & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = run_command(sys.executable, "-c", code)
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
     assert all(name in done.stdout for name in (*COMMANDS, "run", "doctor", "topologies", "demo"))
 
@@ -229,5 +213,4 @@ def test_the_help_imports_no_command() -> None:
 def test_the_shell_completes_topologies() -> None:
     asked = {"_PYCOLLECTIVE_COMPLETE": "complete_bash", "COMP_WORDS": "pycollective draw ri", "COMP_CWORD": "2"}
     script = "import sys; sys.argv = ['pycollective']; from pycollective.cli.main import app; app()"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=os.environ | asked)
-    assert done.stdout.split() == ["ring"], done.stderr
+    assert run_command(sys.executable, "-c", script, env=os.environ | asked).stdout.split() == ["ring"]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from launch import CLI
+from launch import CLI, run_command
 
 PROGRAM = """
 import multiprocessing, os, subprocess, sys, time
@@ -68,9 +67,7 @@ if __name__ == "__main__":
 
 def lines(folder: Path, *words: str) -> list[str]:
     (folder / "program.py").write_text(PROGRAM)
-    done = subprocess.run([*CLI, "run", "-np", "2", *words], capture_output=True, text=True, timeout=120, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return sorted(done.stdout.splitlines())
+    return sorted(run_command(*CLI, "run", "-np", "2", *words, cwd=folder).stdout.splitlines())
 
 
 @pytest.mark.parametrize("role", ["before", "in a shell", "spawned", "after"])

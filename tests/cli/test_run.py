@@ -248,7 +248,7 @@ def test_only_rank_zero_reads_standard_input() -> None:
 
 
 def start(*words: str, ranks: int = 2, **options: Any) -> tuple[subprocess.Popen[str], list[int]]:
-    """A launcher of a job that goes on, and the pids that its ranks have written."""
+    """A launcher of a job that continues, and the pids that its ranks have written."""
     process = subprocess.Popen(words, stderr=subprocess.DEVNULL, text=True, **options)
     return process, pids(ranks)
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from launch import CLI
+from launch import CLI, run_command
 
 COMMANDS = ["run", "doctor", "topologies", "verify", "draw", "explain", "simulate", "bench", "demo"]
 TABLES = [
@@ -23,10 +22,7 @@ TABLES = [
 def lines(words: list[str], folder: Path) -> list[str]:
     """What a command writes on a screen of 80 columns."""
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "TERM")}
-    done = subprocess.run(
-        words, cwd=folder, env=environment | {"COLUMNS": "80"}, stdout=subprocess.PIPE, text=True, check=True
-    )
-    return done.stdout.splitlines()
+    return run_command(*words, cwd=folder, env=environment | {"COLUMNS": "80"}).stdout.splitlines()
 
 
 def test_nothing_is_cut_at_80_columns(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from labs import long
-from launch import find_mpirun, needs
+from launch import find_mpirun, needs, run_command
 
 ROOT = Path(__file__).parents[2]
 COURSE = ROOT / "examples" / "course"
@@ -25,10 +25,10 @@ LAUNCHERS = pytest.mark.parametrize(
 RIGHT = "print('training accuracy 0.99  validation accuracy 0.98')"
 
 
-def assess(script, *words, timeout=280):
+def assess(script, *words):
     """(exit code, the lines of the checks as {name: text})."""
     command = [sys.executable, "-m", "examples.course.assess", script, "--ranks", "2", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=ROOT)
+    done = run_command(*command, code=None, timeout=280, cwd=ROOT)
     checks = ("runs", "distributed", "partition", "broadcast", "checkpoint", "accuracy")
     lines = [line.split(maxsplit=1) for line in done.stdout.splitlines() if line.startswith(checks)]
     assert done.returncode in (0, 1), done.stdout + done.stderr

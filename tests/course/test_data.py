@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import importlib.util
 import pickle
 import struct
-import sys
 import tarfile
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-COURSE = Path(__file__).parents[2] / "examples" / "course"
-
 
 @pytest.fixture
-def data():
-    spec = importlib.util.spec_from_file_location("course_data", COURSE / "data.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["course_data"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["course_data"]
+def data(from_course):
+    return from_course("data")
 
 
 def idx(values):

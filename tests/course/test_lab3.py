@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
-import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import pycollective as pc
-from labs import HERE, long, measured
+from labs import long, measured
 
 needs_digits = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("sklearn", "matplotlib"))), reason="needs scikit-learn and matplotlib"
 )
-
-
-@pytest.fixture
-def lab3(monkeypatch):
-    """Imports a module of the course; not later than the test, as other tests have modules of these names."""
-    monkeypatch.syspath_prepend(HERE)
-    yield importlib.import_module
-    for name in [name for name, module in sys.modules.items() if str(HERE) in str(getattr(module, "__file__", ""))]:
-        del sys.modules[name]
 
 
 def easy(rows=300, classes=3):
@@ -44,8 +33,8 @@ def gradients(network, p, x, y, factors=1.0):
 
 
 @pytest.mark.parametrize("options", [("relu",), ("sigmoid",), ("relu", "local"), ("sigmoid", "local", 5)], ids=str)
-def test_gradients_are_the_slopes_of_the_loss(lab3, options):
-    network = lab3("lab3_network").Network((6, 8, 7, 3), *options)
+def test_gradients_are_the_slopes_of_the_loss(from_course, options):
+    network = from_course("lab3_network").Network((6, 8, 7, 3), *options)
     rng, data = np.random.default_rng(1), easy()
     p = {name: value.astype(np.float64) + 0.1 for name, value in network.parameters(0).items()}
     x, y = data.train_x[:20].astype(np.float64), data.train_y[:20]
@@ -57,8 +46,8 @@ def test_gradients_are_the_slopes_of_the_loss(lab3, options):
         assert slope == pytest.approx(float((found[name] * way).sum()), rel=1e-3, abs=1e-6), name
 
 
-def test_factors_multiply_the_gradients_of_rows(lab3):
-    network, data = lab3("lab3_network").Network((6, 8, 3)), easy()
+def test_factors_multiply_the_gradients_of_rows(from_course):
+    network, data = from_course("lab3_network").Network((6, 8, 3)), easy()
     p, x, y = network.parameters(0), data.train_x[:8], data.train_y[:8]
     factors = np.arange(8.0)
     found = gradients(network, p, x, y, factors)
@@ -68,8 +57,8 @@ def test_factors_multiply_the_gradients_of_rows(lab3):
         np.testing.assert_allclose(value, expected, atol=1e-5)
 
 
-def test_synchronised_statistics_are_those_of_all_rows(lab3):
-    module, data = lab3("lab3_network"), easy()
+def test_synchronised_statistics_are_those_of_all_rows(from_course):
+    module, data = from_course("lab3_network"), easy()
     x, y = data.train_x[:32], data.train_y[:32]
 
     def one(network, comm):
@@ -86,8 +75,8 @@ def test_synchronised_statistics_are_those_of_all_rows(lab3):
     assert not np.allclose(apart["w0"], alone["w0"], atol=1e-3)
 
 
-def test_training_is_the_same_on_one_rank_and_on_several(lab3):
-    module, data = lab3("lab3_network"), easy()
+def test_training_is_the_same_on_one_rank_and_on_several(from_course):
+    module, data = from_course("lab3_network"), easy()
     one, three = (
         module.train(data, module.Network((6, 8, 3)), 192, 30, module.sgd(0.2, 0.9), ranks=ranks) for ranks in (1, 3)
     )
@@ -97,8 +86,8 @@ def test_training_is_the_same_on_one_rank_and_on_several(lab3):
         np.testing.assert_allclose(three.parameters[name], value, atol=1e-4)
 
 
-def test_training_ends_when_it_diverges_or_the_watch_says_so(lab3):
-    module, data = lab3("lab3_network"), easy()
+def test_training_ends_when_it_diverges_or_the_watch_says_so(from_course):
+    module, data = from_course("lab3_network"), easy()
     far = module.train(data, module.Network((6, 8, 8, 3)), 64, 200, module.sgd(1e6), ranks=1)
     assert far.diverged and far.accuracy == pytest.approx(1 / 3) and len(far.losses) < 200
     seen = []
@@ -114,10 +103,10 @@ def test_training_ends_when_it_diverges_or_the_watch_says_so(lab3):
     assert seen == [0, 1, 2, 3, 4]
 
 
-def test_rates_are_chosen_with_other_rows_and_seeds(lab3):
+def test_rates_are_chosen_with_other_rows_and_seeds(from_course):
     pytest.importorskip("sklearn")
-    module = lab3("lab3_network")
-    data, validation = module.split(lab3("data").load("digits"))
+    module = from_course("lab3_network")
+    data, validation = module.split(from_course("data").load("digits"))
     assert len(data.train_x) == 1024 and len(data.test_x) == 449
     assert validation.train_x is data.train_x and len(validation.test_x) == 1348 - 1024
     rows = {x.tobytes() for x in data.train_x} | {x.tobytes() for x in data.test_x}
@@ -132,8 +121,8 @@ def test_rates_are_chosen_with_other_rows_and_seeds(lab3):
     assert min(asked) >= 100
 
 
-def test_biases_have_their_own_rate(lab3):
-    module = lab3("lab3_network")
+def test_biases_have_their_own_rate(from_course):
+    module = from_course("lab3_network")
     from pycollective.optim import larc
 
     def rates(comm):
@@ -144,9 +133,9 @@ def test_biases_have_their_own_rate(lab3):
 
 
 @needs_digits
-def test_the_noise_scale_is_the_gradients_variance_over_their_square(lab3, monkeypatch):
+def test_the_noise_scale_is_the_gradients_variance_over_their_square(from_course, monkeypatch):
     """Noise scale of the first step of a training, whose rate is 0: all batches are of the same distribution."""
-    lab, data, network = lab3("lab3_steps_to_target"), easy(512), lab3("lab3_network").Network((6, 8, 3))
+    lab, data, network = from_course("lab3_steps_to_target"), easy(512), from_course("lab3_network").Network((6, 8, 3))
     monkeypatch.setattr(lab, "HIDDEN", 8)
     p = network.parameters(0)
     rows = [gradients(network, p, data.train_x[i : i + 1], data.train_y[i : i + 1]) for i in range(512)]

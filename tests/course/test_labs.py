@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import course_notebooks as course
 import pytest
 
 from labs import GIVEN, HERE, long, measured
+from launch import run_command
 
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
@@ -66,10 +66,9 @@ def test_gossip_on_8_ranks_reaches_the_accuracy_of_allreduce(tmp_path):
 
 
 def test_wrong_options_are_refused(tmp_path):
+    script = HERE / "lab1_gradient_descent.py"
     for words, text in ((["--ranks", "0"], "0 is less than 1"), (["--data", "mnist"], "'mnist' is not one of digits")):
-        command = [sys.executable, HERE / "lab1_gradient_descent.py", *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
-        assert done.returncode == 2 and text in done.stderr
+        assert text in run_command(sys.executable, script, *words, code=2, cwd=tmp_path).stderr
 
 
 @long

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-COURSE = Path(__file__).parents[2] / "examples" / "course"
+from labs import HERE as COURSE
+from launch import run_command
+
 LABS = {
     "a_wrong": "print('before', flush=True)\nraise ValueError('on purpose')",
     "b_silent": "",
@@ -34,7 +35,7 @@ def run(course, *words):
     """(exit code, standard output, standard error), started from a folder that is empty."""
     empty = course.parents[1] / "empty"
     empty.mkdir()
-    done = subprocess.run([sys.executable, course, *words], capture_output=True, text=True, timeout=60, cwd=empty)
+    done = run_command(sys.executable, course, *words, code=None, cwd=empty)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -53,9 +54,7 @@ def test_the_others_run_after_a_lab_has_failed(course):
 
 def test_both_ways_to_start_a_lab():
     for words in (["examples/course/model_parallel.py"], ["-m", "examples.course.model_parallel"]):
-        command = [sys.executable, *words, "--help"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=COURSE.parents[1])
-        assert done.returncode == 0 and "--quick" in done.stdout, done.stderr
+        assert "--quick" in run_command(sys.executable, *words, "--help", cwd=COURSE.parents[1]).stdout
 
 
 def test_a_conclusion_of_an_earlier_run_does_not_count(course):

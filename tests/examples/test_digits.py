@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import functools
 import re
-from pathlib import Path
 
 import pytest
 
-from launch import find_mpirun, launch
+from labs import EXAMPLES, needs_mpi
+from launch import launch
 from pycollective.schedule.language import registry
 
 pytest.importorskip("sklearn")
-DIGITS = Path(__file__).parents[2] / "examples" / "digits.py"
+DIGITS = EXAMPLES / "digits.py"
 ONE = 1 / 449  # the weight of one held-out digit
-needs_mpi = [pytest.mark.mpi, pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")]
 OWN = ["direct", "halving_doubling", "random", "ring", "star", "tree", "wheel"]
 
 

@@ -5,23 +5,19 @@ from __future__ import annotations
 import argparse
 import functools
 import hashlib
-import importlib.util
 import pickle
-import re
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import c10d
 import hvd
 import pytest
 
+from labs import EXAMPLES, example, trained
 from launch import find_mpirun, launch, needs
 
 torch: Any = pytest.importorskip("torch")
 needs("sklearn")
 pytestmark = pytest.mark.torch
-EXAMPLES = Path(__file__).parents[2] / "examples"
 LOADED = ["torch", "sklearn.datasets"]
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
@@ -29,14 +25,8 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 @functools.cache
 def digits(n: int, launcher: str, *args: str) -> tuple[float, str]:
     """(accuracy, digest) of a run."""
-    ran = launch(
-        n, EXAMPLES / "pytorch_digits.py", *args, launcher=launcher, env=ONE_THREAD, timeout=120, loaded=LOADED
-    ).check()
-    assert ran.outputs[1:] == [""] * (n - 1)
-    found = re.fullmatch(r"accuracy (\d\.\d{4})  digest ([0-9a-f]{16})  ranks (\d)\n", ran.outputs[0])
-    assert found, ran.report()
-    assert int(found[3]) == n
-    return float(found[1]), found[2]
+    script = EXAMPLES / "pytorch_digits.py"
+    return trained(launch(n, script, *args, launcher=launcher, env=ONE_THREAD, timeout=120, loaded=LOADED))
 
 
 @pytest.mark.mpi
@@ -58,20 +48,16 @@ def test_it_learns_on_more_ranks_and_from_gradients_of_16_bits(n: int, compressi
 
 
 def _accuracy(hvd: Any, sets: bytes, compression: str) -> tuple[float, bytes]:
-    example = load("pytorch_digits")
+    digits = example("pytorch_digits")
     training, held_out = pickle.loads(sets)
-    model = example.train(training, arguments("float32", epochs=12, compression=compression))
-    return example.accuracy(model, held_out), weights_of(model)
+    model = digits.train(training, arguments("float32", epochs=12, compression=compression))
+    return digits.accuracy(model, held_out), weights_of(model)
 
 
 def test_fusion_does_not_change_bits() -> None:
     """Each gradient alone, some fused, and cycles long enough for a complete step."""
-    settings: list[dict[str, str]] = [
-        {},
-        {"HOROVOD_FUSION_THRESHOLD": "0"},
-        {"HOROVOD_FUSION_THRESHOLD": "6000"},
-        {"HOROVOD_CYCLE_TIME": "5"},
-    ]
+    settings: list[dict[str, str]] = [{}, {"HOROVOD_CYCLE_TIME": "5"}]
+    settings += [{"HOROVOD_FUSION_THRESHOLD": threshold} for threshold in ("0", "6000")]
     ends = [weights for env in settings for weights in hvd.run(3, _weights, rows("float32"), "float32", 1, env=env)]
     assert all(end == ends[0] for end in ends)
 
@@ -92,11 +78,11 @@ def assert_close(weights: bytes, expected: Any) -> None:
 
 
 def _weights(hvd: Any, sets: bytes, dtype: str, epochs: int = 2) -> bytes:
-    return weights_of(load("pytorch_digits").train(pickle.loads(sets)[0], arguments(dtype, epochs)))
+    return weights_of(example("pytorch_digits").train(pickle.loads(sets)[0], arguments(dtype, epochs)))
 
 
 def _ddp(world: Any, sets: bytes) -> bytes:
-    return weights_of(load("pytorch_ddp").train(pickle.loads(sets)[0], arguments("float64")))
+    return weights_of(example("pytorch_ddp").train(pickle.loads(sets)[0], arguments("float64")))
 
 
 def _alone() -> Any:
@@ -122,15 +108,7 @@ def _alone() -> Any:
 @functools.cache
 def rows(dtype: str) -> bytes:
     """The training set and the held-out set, pickled: every rank would load scikit-learn, which takes long."""
-    return pickle.dumps(load("pytorch_digits").read_digits(getattr(torch, dtype)))
-
-
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
-    return example
+    return pickle.dumps(example("pytorch_digits").read_digits(getattr(torch, dtype)))
 
 
 def arguments(dtype: str, epochs: int = 2, compression: str = "none") -> argparse.Namespace:

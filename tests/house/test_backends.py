@@ -6,17 +6,8 @@ import ast
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "pycollective"
-BACKENDS = {
-    "HostTeam",
-    "HostsTeam",
-    "DeviceTeam",
-    "VirtualTeam",
-    "RailTeam",
-    "NcclTeam",
-    "StagedCalls",
-    "GpuSide",
-    "Team",
-}
+BACKENDS = {"HostTeam", "HostsTeam", "DeviceTeam", "VirtualTeam", "RailTeam", "NcclTeam", "StagedCalls", "GpuSide"}
+BACKENDS |= {"Team"}
 
 
 def questions(source: str) -> list[int]:

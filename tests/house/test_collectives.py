@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import pytest
 
 import collectives
 from pycollective import _core
-from pycollective.schedule.collectives import CALLS, COLLECTIVES, NUMBERS, Collective, header
+from pycollective.schedule.collectives import CALLS, COLLECTIVES, NUMBERS, Collective
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = pytest.mark.parametrize("row", CALLS.values(), ids=CALLS)
@@ -73,13 +71,6 @@ def test_no_exception_is_left_over(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_core_has_the_same_calls() -> None:
     assert _core.collectives() == list(CALLS) == list(NUMBERS)
-
-
-def test_the_build_writes_the_header_without_the_package(tmp_path: Path) -> None:
-    written = tmp_path / "made" / "pc_collectives.h"
-    script = ROOT / "pycollective" / "schedule" / "collectives.py"
-    subprocess.run([sys.executable, "-I", "-S", str(script), str(written)], check=True, cwd=tmp_path)
-    assert written.read_text() == header()
 
 
 @ROWS

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from pycollective import _core
+from launch import run_command
+from pycollective import _core, dtypes
 from pycollective.comm.arguments.arrays import numpy_dtype
-from pycollective.dtypes import DTYPES, OPERATORS, Dtype, header
+from pycollective.dtypes import DTYPES, OPERATORS, Dtype
+from pycollective.schedule import collectives
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,11 +24,12 @@ def test_the_core_has_the_same_rows() -> None:
     assert _core.operators() == [(row.name, row.meaning) for row in OPERATORS.values()]
 
 
-def test_the_build_writes_the_header_without_the_package(tmp_path: Path) -> None:
-    written = tmp_path / "made" / "pc_dtypes.h"
-    script = ROOT / "pycollective" / "dtypes.py"
-    subprocess.run([sys.executable, "-I", "-S", str(script), str(written)], check=True, cwd=tmp_path)
-    assert written.read_text() == header()
+@pytest.mark.parametrize("module", [dtypes, collectives])
+def test_the_build_writes_the_header_without_the_package(module: Any, tmp_path: Path) -> None:
+    written = tmp_path / "made" / "header.h"
+    script = ROOT / f"{module.__name__.replace('.', '/')}.py"
+    run_command(sys.executable, "-I", "-S", script, written, cwd=tmp_path)
+    assert written.read_text() == module.header()
 
 
 @pytest.mark.parametrize("row", DTYPES.values(), ids=DTYPES)

@@ -11,6 +11,7 @@ import grimp
 import pytest
 
 import imports
+from launch import run_command
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -61,15 +62,12 @@ DOWNWARD = {
 }
 
 
-def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "tools/checks/imports.py"), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True)
+def run(*words: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    return run_command(sys.executable, ROOT / "tools/checks/imports.py", *words, code=code)
 
 
 def test_this_repository_keeps_its_layers() -> None:
-    done = run()
-    assert done.returncode == 0, done.stdout
-    assert int(done.stdout.split("Analyzed ")[1].split()[0]) > 200  # files: an empty report proves nothing
+    assert int(run().stdout.split("Analyzed ")[1].split()[0]) > 200  # files: an empty report proves nothing
 
 
 def test_upward_imports_and_circles_are_refused(tmp_path: Path) -> None:
@@ -80,8 +78,7 @@ def test_upward_imports_and_circles_are_refused(tmp_path: Path) -> None:
         file = tmp_path / ("" if name.startswith("bench") else "pycollective") / name
         file.parent.mkdir(exist_ok=True)
         file.write_text((file.read_text() if file.exists() else "") + "\n" * (not name.startswith("optim")) + text)
-    done = run(tmp_path)
-    assert done.returncode == 1
+    done = run(tmp_path, code=1)
     for text, problem in UPWARD.values():
         assert problem in done.stdout, text
     assert "good" not in done.stdout
@@ -106,10 +103,7 @@ def test_a_circle_has_every_file_that_is_on_one_and_no_other() -> None:
         ([], ["import cycle of 3 files:", "  a:7 imports b", "  b:7 imports c", "  c:7 imports a"]),
         (["ab"], ["import cycle of 3 files:"]),  # grown
         (["abcd"], ["the import cycle of a is smaller than listed: run tools/checks/imports.py --update"]),
-        (
-            ["abc", "de"],
-            ["the import cycle of d is smaller than listed: run tools/checks/imports.py --update"],
-        ),
+        (["abc", "de"], ["the import cycle of d is smaller than listed: run tools/checks/imports.py --update"]),
     ],
 )
 def test_circles_may_only_shrink(known: list[str], problem: list[str]) -> None:
@@ -141,6 +135,4 @@ def test_the_language_needs_nothing_but_the_standard_library(tmp_path: Path) -> 
         "    for each in pkgutil.walk_packages(getattr(module, '__path__', ()), f'{module.__name__}.'):\n"
         "        print(importlib.import_module(each.name).__name__)\n"
     )
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.split()) > 20
+    assert len(run_command(sys.executable, "-I", "-S", "-c", code).stdout.split()) > 20

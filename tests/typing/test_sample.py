@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.util
+import runpy
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 
 import pytest
 
 import pycollective as pc
 
-
-@pytest.fixture(scope="module")
-def sample() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("typed_sample", Path(__file__).with_name("sample.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+SAMPLE = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("sample.py"))))
 
 
 @pytest.mark.parametrize("part", ["of_numpy", "of_numbers", "of_bare", "nonblocking", "of_objects"])
-def test_between_ranks(sample: ModuleType, part: str) -> None:
-    pc.local_world(3).run(getattr(sample, part))
+def test_between_ranks(part: str) -> None:
+    pc.local_world(3).run(getattr(SAMPLE, part))
 
 
 @pytest.mark.torch
-def test_of_torch(sample: ModuleType) -> None:
+def test_of_torch() -> None:
     torch = pytest.importorskip("torch")
-    results = pc.local_world(2).run(lambda comm: sample.of_torch(comm, torch.ones(3)))
+    results = pc.local_world(2).run(lambda comm: SAMPLE.of_torch(comm, torch.ones(3)))
     assert all(result.tolist() == [1.0] * 3 for result in results)
 
 
-def test_alone(sample: ModuleType) -> None:
-    sample.main()
+def test_alone() -> None:
+    SAMPLE.main()
