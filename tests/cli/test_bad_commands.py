@@ -33,6 +33,13 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "a topology that fails": (["draw", "unsound.py", "--ranks", "2"], "KeyError: 'key' (.*unsound.py:7)"),
     "simulating one": (["simulate", "unsound.py", "--ranks", "2"], "'key' (.*unsound.py:7)"),
     "root": (["draw", "ring", "--collective", "broadcast", "--root", "9"], "root 9 is out of range for 8 ranks"),
+    "a topology and a graph": (["draw", "ring", "--mix", "ring"], "name no topology"),
+    "unknown graph": (["draw", "--mix", "rimg"], "ring"),
+    "a parameter too many": (["draw", "--mix", "ring(degree=3)"], "ring has no parameters"),
+    "unknown parameter": (["draw", "--mix", "random_pairs(degree=3)"], "unexpected keyword argument 'degree'"),
+    "degree": (["draw", "--mix", "random_regular(degree=1)"], "degree"),
+    "no steps": (["draw", "--mix", "ring", "--steps", "0"], "--steps is from 1 to 64, not 0"),
+    "a graph of no ranks": (["draw", "--mix", "ring", "--ranks", "0"], "0"),
     "format": (["draw", "ring", "--out", "x.txt"], "write one of .png"),
     "markup": (["verify", "x[/y]"], "no topology is called 'x[/y]' (there are"),
     "hosts": (["verify", "ring", "--hosts", "two"], "host counts are written as 2 or 1-3, not 'two'"),
@@ -89,6 +96,7 @@ def test_wrong_input_is_named(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert first in output and last in output
     assert "Traceback" not in output and not ended.stdout
     assert len(ended.output.splitlines()) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"failing.py", "unsound.py"}
 
 
 def test_in_a_terminal_of_ascii_letters(tmp_path: Path) -> None:

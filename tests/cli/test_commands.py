@@ -79,13 +79,6 @@ def test_verify_one_of_a_users_file(user_file: str) -> None:
     assert "chain(start=1)" in written and "35 schedules proved" in written
 
 
-def test_verify_a_file_names_rank_chunk_and_steps(user_file: str) -> None:
-    done = pycollective("verify", user_file, "--ranks", "1-4", code=1)
-    assert "✓" in done.stdout and "✗" in done.stdout
-    assert "deaf allreduce: VerificationError" in done.stderr
-    assert re.search(r"rank 0, chunk 0: .*step 0", done.stderr)
-
-
 def test_verify_reports_the_error_of_a_users_topology(tmp_path: Path) -> None:
     """And continues with the other topologies of the file."""
     file = tmp_path / "broken.py"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pycollective.cli.commands import choose, with_values
 from pycollective.cli.main import app
 
 COMMANDS = ("verify", "draw", "simulate", "explain", "bench")
+OTHERS = ("run", "doctor", "topologies", "demo")
 FILE = """
 from pycollective.schedule import multiple_of, topology
 
@@ -53,11 +55,27 @@ def pycollective(*words: str, code: int = 0) -> Result:
     return ended
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_shared_options_are_there(command: str) -> None:
-    shown = run_command(*CLI, command, "--help", env=os.environ | {"COLUMNS": "200"}).stdout
-    words = ("--topology", "--collective", "--ranks", "--plot", "TOPOLOGY")
-    assert [word for word in words if word not in shown] == []
+TABLES = [
+    "verify hierarchical(inner='tree',outer='ring') --ranks 4 --collective allreduce",
+    "simulate --ranks 4 --sizes 1K,1G",
+    "simulate hierarchical(inner='tree',outer='ring') hierarchical(inner='wheel',outer='tree') ring --ranks 4",
+    "topologies",
+    "doctor",
+]
+
+
+def test_help_and_tables_are_whole_at_80_columns_and_help_has_the_shared_options() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "TERM"} | {"COLUMNS": "80"}
+    helps = [[*CLI, name, "--help"] for name in (*COMMANDS, *OTHERS)]
+    words = [*helps, [sys.executable, "-m", "pycollective.horovod", "--help"], *([*CLI, *t.split()] for t in TABLES)]
+    with ThreadPoolExecutor(2) as pool:
+        written = [*pool.map(lambda command: run_command(*command, env=environment).stdout, words)]
+    for command, shown in zip(words, written, strict=True):
+        cut = [line for line in shown.splitlines() if len(line) > 80 or "…" in line]
+        assert shown and not cut, f"{command[3:]}: {cut}"
+    for name, shown in zip(COMMANDS, written, strict=False):
+        shared = ("--topology", "--collective", "--ranks", "--plot", "TOPOLOGY")
+        assert [option for option in shared if option not in shown] == [], name
 
 
 @pytest.mark.parametrize("command", ["draw", "simulate", "verify"])
@@ -139,6 +157,7 @@ def test_the_nearest_name_is_given() -> None:
 def test_verify_prints_the_source_of_every_rejected_statement() -> None:
     ended = pycollective("verify", "mine.py:deaf", "--ranks", "3", code=1)
     lines = [line.strip() for line in ended.stderr.splitlines()]
+    assert "✗" in ended.stdout and "deaf allreduce: VerificationError" in ended.stderr
     assert "mine.py:16: p[r, c] += p[0, c]" in lines
     assert any("the result has the contribution" in line and " twice" in line for line in lines)
     ended = pycollective("verify", "mine.py:broken", "--ranks", "3", "--json", code=1)
@@ -207,7 +226,7 @@ def test_the_help_imports_no_command() -> None:
     )
     done = run_command(sys.executable, "-c", code)
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
-    assert all(name in done.stdout for name in (*COMMANDS, "run", "doctor", "topologies", "demo"))
+    assert all(name in done.stdout for name in (*COMMANDS, *OTHERS))
 
 
 def test_the_shell_completes_topologies() -> None:

@@ -27,22 +27,11 @@ class Chain:
                 p[self.start + r, c] += p[self.start + r - 1, c]
             for r in range(p.size - 1, 0, -1):
                 p[self.start + r - 1, c] = p[self.start + r, c]
-
-    def broadcast(self, p, root):
-        if p.size == 3:
-            p[0, 0] = p[0, 0]
 """
 
 
 def run(*words: str) -> Result:
     return CliRunner().invoke(app, ["simulate", *words])
-
-
-@pytest.fixture
-def mine(tmp_path: Path) -> str:
-    file = tmp_path / "simulated.py"
-    file.write_text(MINE)
-    return str(file)
 
 
 def test_a_table_marks_the_fastest_of_each_size() -> None:
@@ -80,8 +69,9 @@ def test_units_and_nodes_reach_the_network() -> None:
     assert (row["bytes_sent"], row["bytes_between_nodes"]) == (24 * m, 12 * m)
 
 
-def test_a_users_file(mine: str, tmp_path: Path) -> None:
-    table = tmp_path / "out.csv"
+def test_a_users_file(tmp_path: Path) -> None:
+    mine, table = tmp_path / "simulated.py", tmp_path / "out.csv"
+    mine.write_text(MINE)
     words = ("--ranks", "5", "--sizes", "4:64:x4", "--csv", str(table))
     done = run(f"{mine}:simulated_chain", "simulated_chain(start=2)", *words)
     assert done.exit_code == 0, done.output
@@ -109,12 +99,6 @@ def test_what_is_too_large_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "ring: " in done.stderr and "allreduce on 32 ranks is too large to simulate" in done.stderr
     assert done.stdout.splitlines()[-3].split()[:4] == ["32", "1", "MiB", "-"]
     assert run("ring", "--ranks", "32", "--sizes", "1M").exit_code == 2
-
-
-def test_a_wrong_program_names_its_line(mine: str) -> None:
-    done = run(f"{mine}:simulated_chain", "--collective", "broadcast", "--ranks", "3")
-    assert done.exit_code == 2
-    assert "simulated.py:17: chunk 0 is used before p.chunks(k)" in done.stderr
 
 
 def test_units() -> None:

@@ -155,36 +155,3 @@ def test_an_ssh_that_is_killed(shell: str) -> None:
 def test_a_host_that_refuses(shell: str) -> None:
     errors = run_command(*words(f"{shell} -o PubkeyAuthentication=no", "true"), code=2, timeout=30).stderr
     assert "Permission denied" in errors and "the agent ended with code 255 before it reported" in errors
-
-
-REPLACED = """
-import os, signal
-from pycollective.hvd import basics as hvd
-from pycollective.hvd.elastic.running import run
-from pycollective.hvd.elastic.state import ObjectState
-from pycollective.hvd.objects import allgather_object
-
-hvd.init()
-state = ObjectState(step=0, total=0)
-
-@run
-def train(state):
-    while state.step < 6:
-        if state.step == 3 and os.environ["PYCOLLECTIVE_ELASTIC_WORKER"] == "3":
-            os.kill(os.getpid(), signal.SIGKILL)
-        state.total += sum(allgather_object(1, name=f"step {state.step}"))
-        state.step += 1
-        state.commit()
-
-train(state)
-everyone = allgather_object(os.environ["PYCOLLECTIVE_HOST"], name="hosts")
-if hvd.rank() == 0:
-    print(state.total, *everyone)
-"""
-
-
-def test_an_elastic_job_replaces_a_worker(shell: str, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(REPLACED)
-    done = run_command(*words(shell, "--min-np", "4", str(tmp_path / "train.py")), timeout=60)
-    assert done.stdout == "24 a a b b\n"
-    assert "worker 3 (rank 3, host b) ended with code 137" in done.stderr

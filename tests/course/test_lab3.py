@@ -91,15 +91,8 @@ def test_training_ends_when_it_diverges_or_the_watch_says_so(from_course):
     far = module.train(data, module.Network((6, 8, 8, 3)), 64, 200, module.sgd(1e6), ranks=1)
     assert far.diverged and far.accuracy == pytest.approx(1 / 3) and len(far.losses) < 200
     seen = []
-    module.train(
-        data,
-        module.Network((6, 8, 3)),
-        192,
-        50,
-        module.sgd(0.1),
-        ranks=3,
-        watch=lambda step, *_: seen.append(step) or step == 4,
-    )
+    options = {"ranks": 3, "watch": lambda step, *_: seen.append(step) or step == 4}
+    module.train(data, module.Network((6, 8, 3)), 192, 50, module.sgd(0.1), **options)
     assert seen == [0, 1, 2, 3, 4]
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import pytest
 
-from launch import CLI, OPEN_MPI_SETTINGS, find_mpirun, launch
+from launch import CLI, OPEN_MPI_SETTINGS, find_mpirun, launch, run_command
 from pycollective import _core, schedule, settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -132,17 +132,8 @@ def check_console(block: Block, folder: Path, commands: Path) -> None:
     environment |= {**OPEN_MPI_SETTINGS, "PATH": os.pathsep.join(path), "COLUMNS": "100"}
     environment["OMP_NUM_THREADS"] = "1"  # `pycollective run` reports it if unset
     for command, expected in zip(parts[1::2], parts[2::2], strict=True):
-        done = subprocess.run(
-            ["bash", "-c", command],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
+        options = {"cwd": folder, "env": environment, "stdin": subprocess.DEVNULL, "timeout": SECONDS}
+        done = run_command("bash", "-c", f"exec 2>&1\n{command}", code=None, **options)
         assert_alike(done.stdout, expected, block.options.get("numbers") == "any", command)
 
 

@@ -1,11 +1,16 @@
-"""The compiler's output: the number of copies and waits, where values are stored, and the flat table."""
+"""The compiler's output: the number of copies and waits, where values are stored, and the flat table; its clocks."""
 
 from __future__ import annotations
 
+import gc
 from array import array
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from pycollective.errors import TopologyError
 from pycollective.schedule import (
     IN,
     OUT,
@@ -17,9 +22,11 @@ from pycollective.schedule import (
     Wait,
     compile,
     compile_program,
+    topology,
     verify,
 )
 from pycollective.schedule.compiler.schedule import TABLE_VERSION
+from pycollective.schedule.compiler.waits import UNKNOWN, VectorClocks
 from pycollective.schedule.mixing import evaluate
 
 
@@ -255,3 +262,48 @@ def test_schedules_are_cached() -> None:
     assert compile("ring", "allreduce", 3) is not compile("ring", "allreduce", 3, placement=Placement.WINDOW)
     assert compile("ring", "allreduce", 3) is compile("ring", "allreduce", 3, small=True)  # it has no small variant
     assert compile("tree", "allreduce", 3) is not compile("tree", "allreduce", 3, small=True)
+
+
+@st.composite
+def two_clocks(draw: Any) -> tuple[int, list[int], list[int]]:
+    most, size = draw(st.integers(0, 300)), draw(st.integers(1, 9))
+    numbers = st.lists(st.integers(UNKNOWN, most), min_size=size, max_size=size)
+    return most, draw(numbers), draw(numbers)
+
+
+@given(two_clocks())
+def test_joined_clocks_know_the_larger_number_of_each_rank(drawn: tuple[int, list[int], list[int]]) -> None:
+    most, first, second = drawn
+    clocks = VectorClocks(len(first), most)
+    packed = []
+    for numbers in (first, second):
+        clock = 0
+        for rank, count in enumerate(numbers):
+            if count != UNKNOWN:
+                clock = clocks.join(clock, clocks.when(rank, count))
+        packed.append(clock)
+    joined = clocks.join(*packed)
+    for rank, counts in enumerate(zip(first, second, strict=True)):
+        for count in range(most + 1):
+            assert clocks.knows(joined, rank, count) == (count <= max(counts))
+
+
+def test_compiling_leaves_no_cyclic_garbage_and_collection_as_it_was() -> None:
+    @topology("of_this_test", replace=True)
+    class Wrong:
+        def allreduce(self, p: Program) -> None:
+            raise TopologyError("wrong")
+
+    gc.collect()
+    gc.disable()
+    try:
+        compile("halving_doubling", "allreduce", 11, placement=Placement.WINDOW)
+        assert gc.collect() < 50  # not one for each value or step
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    compile("halving_doubling", "allreduce", 12)
+    assert gc.isenabled()
+    with pytest.raises(TopologyError):
+        compile(Wrong, "allreduce", 2)
+    assert gc.isenabled()

@@ -64,14 +64,14 @@ class Peer:
 
 
 def measured(
-    clock: Clock, peer: Peer, count: int, calls: int, fresh: bool = True, quartile: bool = False
+    clock: Clock, peer: Peer, count: int, calls: int, fresh: bool = True, quartile: bool = False, **candidate: Any
 ) -> tuple[Any, World]:
     world, conditions = World(), Conditions(fresh, quartile=quartile)
     buffers = measure.Buffers(world, {"plain": lambda nbytes: np.empty(nbytes, np.uint8)}, conditions)
-    candidate = Candidate(Case("allreduce", "float32", "sum", count, 1), "peer")
+    candidates = [Candidate(Case("allreduce", "float32", "sum", count, 1), "peer", **candidate)]
     peers: Any = {("peer", ""): peer}
-    budget = Budget(calls=calls, warmup=0, checks=0)
-    [outcome] = measure.measure(world, [candidate], peers, buffers, budget, conditions)
+    budget = Budget(calls=calls, warmup=0, checks=None if candidate else 0)
+    [outcome] = measure.measure(world, candidates, peers, buffers, budget, conditions)
     assert isinstance(outcome, measure.Measured)
     return outcome, world
 
@@ -176,12 +176,9 @@ def test_a_library_can_be_given_tensors(monkeypatch: pytest.MonkeyPatch, in_plac
             given.append((send, recv))
             return super().allreduce(send, recv, op)
 
-    world, conditions = World(), Conditions()
-    buffers = measure.Buffers(world, {"plain": lambda nbytes: np.empty(nbytes, np.uint8)}, conditions)
-    candidate = Candidate(Case("allreduce", "float32", "sum", 16, 1), "peer", in_place=in_place, arrays="torch")
-    peers: Any = {("peer", ""): OnTensors(Clock(monkeypatch), [1])}
-    [outcome] = measure.measure(world, [candidate], peers, buffers, Budget(calls=1), conditions)
-    assert isinstance(outcome, measure.Measured) and outcome.wrong == 0
+    clock = Clock(monkeypatch)
+    outcome, _ = measured(clock, OnTensors(clock, [1]), 16, 1, in_place=in_place, arrays="torch")
+    assert outcome.wrong == 0
     [(send, recv)] = given
     assert isinstance(recv, torch.Tensor) and isinstance(send, torch.Tensor) and (send is recv) == in_place
     assert (send.data_ptr() % PAGE, recv.data_ptr() % PAGE) == outcome.offsets
