@@ -76,22 +76,21 @@ def test_parameters_are_part_of_the_cache_key() -> None:
     assert other.topology == "star(hub=1)"
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("rnig", "did you mean ring"),
-        ("nothing like it", "there are direct,"),
-        ("wheel(hob=3)", "wheel has the parameters: hub"),
-        ("ring(hub=3)", "ring has the parameters: none"),
-        ("wheel(3)", "write name(parameter=value, ...)"),
-        ("wheel(hub=open('x'))", "write name(parameter=value, ...)"),
-        ("wheel(hub=", "write name(parameter=value, ...)"),
-    ],
-)
-def test_invalid_topologies_are_rejected(text: str, words: str) -> None:
-    with pytest.raises(TopologyError) as caught:
+INVALID = {
+    "rnig": "did you mean ring",
+    "nothing like it": "there are direct,",
+    "wheel(hob=3)": "wheel has the parameters: hub",
+    "ring(hub=3)": "ring has the parameters: none",
+    "wheel(3)": "write name(parameter=value, ...)",
+    "wheel(hub=open('x'))": "write name(parameter=value, ...)",
+    "wheel(hub=": "write name(parameter=value, ...)",
+}
+
+
+@pytest.mark.parametrize("text", INVALID)
+def test_invalid_topologies_are_rejected(text: str) -> None:
+    with pytest.raises(TopologyError, match=re.escape(INVALID[text])):
         get(text)
-    assert words in str(caught.value)
 
 
 def test_also_rejected() -> None:
