@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from speed import until
 
 START = """
 import os, signal, sys, time
