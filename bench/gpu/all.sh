@@ -121,8 +121,8 @@ if [[ ! -e $site/pycollective ]]; then
   failed+=(install)
 fi
 # Most likely failures on a device come first.
-riskiest=(comm/test_{waiting_peers,virtual,calls,failures,windows,operators} test_device
-  torch/test_{torch_cuda,c10d,hvd} engine/test_{engine,fusion})
+riskiest=(comm/test_{waiting_peers,virtual,calls,failures,windows,numerics,operators} test_device
+  torch/test_{torch_cuda,c10d,hvd} engine/test_engine)
 riskiest=("${riskiest[@]/#/tests/gpu/}")
 step attributes 20 bash -c 'away "$@"' - -m pycollective.bench.gpu.attributes --output "$out/attributes.json"
 step canary 60 bash -c 'away "$@"' - -m pycollective.bench.gpu.small

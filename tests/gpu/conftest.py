@@ -9,18 +9,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
 from gpu import emulation
-from launch import Launched, launch
 
 HERE = Path(__file__).resolve().parent
-TESTS = HERE.parent
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        uses = {"cuda", "on_ranks", "built"} & set(getattr(item, "fixturenames", ()))
+        uses = {"cuda", "built"} & set(getattr(item, "fixturenames", ()))
         if not uses or HERE not in item.path.parents:
             continue
         if not emulation.on_device():
@@ -70,45 +66,12 @@ def built() -> Path:
 
 
 @pytest.fixture
-def cuda(built: Path) -> Iterator[ModuleType]:
+def cuda(built: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The emulated `pycollective._cuda`, while a test runs; on a device, the real one."""
     import pycollective
 
     if emulation.on_device():
-        yield emulation.install()
-        return
-    before = sys.modules.get(emulation.NAME)
-    attribute = getattr(pycollective, "_cuda", None)
-    yield _loaded(built)
-    sys.modules.pop(emulation.NAME, None)
-    if before is not None:
-        sys.modules[emulation.NAME] = before
-    if attribute is not None:
-        pycollective._cuda = attribute  # type: ignore[attr-defined]
-    elif hasattr(pycollective, "_cuda"):
-        del pycollective._cuda
-
-
-_module: list[ModuleType] = []
-
-
-def _loaded(file: Path) -> ModuleType:
-    """Load it once per process: an extension's types are registered once."""
-    import pycollective
-
-    if not _module:
-        _module.append(emulation.load(file))
-    sys.modules[emulation.NAME] = _module[0]
-    pycollective._cuda = _module[0]  # type: ignore[attr-defined]
-    return _module[0]
-
-
-@pytest.fixture
-def on_ranks(built: Path) -> Callable[..., Launched]:
-    """Run a function's source on n processes, each with the emulated extension; see launch.launch."""
-
-    def run(n: int, function: Any, *args: object, env: dict[str, str] | None = None, **options: Any) -> Launched:
-        path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH", "")])])
-        return launch(n, function, *args, env={"PYTHONPATH": path, **(env or {})}, **options)
-
-    return run
+        return emulation.install()
+    monkeypatch.setitem(sys.modules, emulation.NAME, ModuleType("replaced"))  # restored after the test
+    monkeypatch.setattr(pycollective, "_cuda", None, raising=False)
+    return emulation.load(built)

@@ -45,6 +45,22 @@ def get(array: Any, stream: int = 0) -> Any:
     return host
 
 
+def same(found: Any, expected: Any, *what: object) -> None:
+    """Check that a call gave the shape and the bits of a host array, or None as it did; `what` names the call."""
+    if expected is None:
+        assert found is None, what
+        return
+    assert found.shape == expected.shape, what
+    assert get(found).tobytes() == np.ascontiguousarray(expected).tobytes(), what
+
+
+def in_window(comm: Any, x: np.ndarray[Any, Any]) -> Any:
+    """A device array in a new window with the content of a host array."""
+    made = comm.empty(x.shape, x.dtype, device="cuda")
+    made.copy_from_host(x.view(np.uint8))
+    return made
+
+
 class Interface:
     """An array of a library that supports only the CUDA array interface."""
 

@@ -25,7 +25,10 @@ from pycollective.comm.arguments.operators import Op
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 FOLDER = Path(os.environ.get("PC_EMULATED_BUILD", ROOT / "build" / "emulated"))
+FILE = FOLDER / f"_cuda{sysconfig.get_config_var('EXT_SUFFIX')}"
 NAME = "pycollective._cuda"
+NCCL = FOLDER / "libnccl.so.2"
+"""The emulated NCCL, built with it."""
 ON_DEVICE = "PC_TEST_ON_DEVICE"
 """Set to 1 for a test run on a real GPU, and for its child processes."""
 
@@ -49,16 +52,9 @@ def why_not() -> str:
 
 
 def _run(*command: str | Path) -> None:
-    words = [str(word) for word in command]
-    words[0] = shutil.which(words[0], path=_path()) or words[0]
-    done = subprocess.run(
-        words,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "PATH": _path()},
-        check=False,
-    )
+    words = [shutil.which(command[0], path=_path()) or command[0], *command[1:]]
+    environment = {**os.environ, "PATH": _path()}
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
     assert done.returncode == 0, "\n".join(done.stdout.splitlines()[-40:])
 
 
@@ -73,22 +69,26 @@ def build() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         _run("cmake", "-S", HERE / "emulated", "-B", FOLDER, "-G", "Ninja", *places)
         _run("cmake", "--build", FOLDER)
-    return FOLDER / f"_cuda{sysconfig.get_config_var('EXT_SUFFIX')}"
+    return FILE
+
+
+@functools.cache
+def _loaded(file: Path) -> ModuleType:
+    # Under another name: pybind11 creates a module of a name once per process, and the real one may already exist.
+    spec = importlib.util.spec_from_file_location("emulated._cuda", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    _call_operators()
+    return module
 
 
 def load(file: Path) -> ModuleType:
     """The extension in `file`, as if it were the installed one."""
     import pycollective
 
-    # Under another name: pybind11 creates a module of a name once per process, and the real one may already exist.
-    spec = importlib.util.spec_from_file_location("emulated._cuda", file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    sys.modules[NAME] = module
-    pycollective._cuda = module  # type: ignore[attr-defined]
-    _call_operators()
-    return module
+    pycollective._cuda = sys.modules[NAME] = _loaded(file)  # type: ignore[attr-defined]
+    return sys.modules[NAME]
 
 
 def _call_operators() -> None:
@@ -111,4 +111,4 @@ def install() -> ModuleType:
     if on_device():
         return importlib.import_module(NAME)
     processes.patched = True
-    return load(FOLDER / f"_cuda{sysconfig.get_config_var('EXT_SUFFIX')}")
+    return load(FILE)

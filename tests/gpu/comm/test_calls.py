@@ -3,56 +3,48 @@
 from __future__ import annotations
 
 import time
-from multiprocessing.connection import Connection
+import warnings
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from processes import run
+from calls import MOVING, REDUCING, ROOTED
 
-from gpu import emulation
-from gpu.device import LONG, data, get, put
+from gpu.device import LONG, data, get, in_window, put, same
+from gpu.ranks import on_processes
 from pycollective import Communicator, _core
 from pycollective.comm.arguments.arrays import numpy_dtype
+from pycollective.comm.cuda.runtime import load
 from pycollective.schedule import describe
 
 pytestmark = pytest.mark.usefixtures("cuda")
 
 TOPOLOGIES = [row.name for row in describe()]
-COLLECTIVES = ("allreduce", "broadcast", "reduce", "reduce_scatter", "allgather", "gather", "scatter", "alltoall")
+COLLECTIVES = (*REDUCING, *MOVING)
 SHORT = 300
 """Elements of float32 that are sent as packets."""
-
-
-def same(found: Any, expected: Any, *what: object) -> None:
-    if expected is None:
-        assert found is None, what
-        return
-    assert found.shape == expected.shape, what
-    assert get(found).tobytes() == np.ascontiguousarray(expected).tobytes(), what
 
 
 # -- every collective, topology and element type -----------------------------------------------------------------------
 
 
-def every_collective(comm: Communicator, link: Connection) -> None:
-    emulation.install()
+def every_collective(comm: Communicator) -> None:
     for count in (0, 1, SHORT, LONG):
         x = data(comm.rank, count)
         for name in COLLECTIVES:
-            for root in {0, comm.size - 1} if name in ("broadcast", "reduce", "gather", "scatter") else {None}:
+            for root in {0, comm.size - 1} if name in ROOTED else {None}:
                 options: Any = {} if root is None else {"root": root}
                 same(getattr(comm, name)(put(x), **options), getattr(comm, name)(x, **options), name, count, root)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_every_collective(n: int) -> None:
-    run(n, every_collective)
+@on_processes(1, 2, 3)
+def test_every_collective(comm: Communicator) -> None:
+    every_collective(comm)
 
 
-def every_topology(comm: Communicator, link: Connection) -> None:
-    emulation.install()
+@on_processes(3)
+def test_every_topology(comm: Communicator) -> None:
     for row in describe():
         for name in COLLECTIVES:
             if name in row.collectives:
@@ -61,12 +53,8 @@ def every_topology(comm: Communicator, link: Connection) -> None:
                 same(getattr(comm, name)(put(x), topology=row.name), expected, name, row.name)
 
 
-def test_every_topology() -> None:
-    run(3, every_topology)
-
-
-def every_dtype(comm: Communicator, link: Connection) -> None:
-    emulation.install()
+@on_processes(2)
+def test_every_dtype(comm: Communicator) -> None:
     for dtype in _core.dtypes():
         for count in (SHORT, LONG):
             x = data(comm.rank, count, dtype)
@@ -75,12 +63,8 @@ def every_dtype(comm: Communicator, link: Connection) -> None:
             same(comm.alltoall(put(x)), comm.alltoall(x), dtype, count)
 
 
-def test_every_dtype() -> None:
-    run(2, every_dtype)
-
-
-def uneven_pieces(comm: Communicator, link: Connection) -> None:
-    emulation.install()
+@on_processes(3)
+def test_uneven_pieces(comm: Communicator) -> None:
     x = data(comm.rank, (comm.rank + 2, 7))
     same(comm.allgatherv(put(x)), comm.allgatherv(x))
     counts = [comm.rank + peer + 1 for peer in range(comm.size)]
@@ -89,13 +73,9 @@ def uneven_pieces(comm: Communicator, link: Connection) -> None:
     z = data(comm.rank, (comm.size + 1, 5))
     same(comm.reduce_scatter(put(z), op="avg"), comm.reduce_scatter(z, op="avg"))
     out = put(np.zeros(4, np.float32))  # receivers of a scatter need no input
-    whole = put(data(9, 4 * comm.size)) if comm.rank == 0 else None
-    comm.scatter(whole, out=out)
-    assert get(out).tobytes() == data(9, 4 * comm.size)[4 * comm.rank :][:4].tobytes()
-
-
-def test_uneven_pieces() -> None:
-    run(3, uneven_pieces)
+    whole = data(9, 4 * comm.size)
+    comm.scatter(put(whole) if comm.rank == 0 else None, out=out)
+    same(out, whole[4 * comm.rank :][:4])
 
 
 # -- array placement ---------------------------------------------------------------------------------------------------
@@ -103,15 +83,13 @@ def test_uneven_pieces() -> None:
 
 def placed(comm: Communicator, x: np.ndarray[Any, Any], where: str) -> Any:
     """x in a window or in private memory; "mixed": in a window on even ranks."""
-    made = comm.empty(x.shape, x.dtype, device="cuda")
-    if where == "plain" or (where == "mixed" and comm.rank % 2):
-        return put(x)
-    made.copy_from_host(x.view(np.uint8))
-    return made
+    made = in_window(comm, x)
+    return put(x) if where == "plain" or (where == "mixed" and comm.rank % 2) else made
 
 
-def placements(comm: Communicator, link: Connection, topology: str) -> None:
-    emulation.install()
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+@on_processes(3)
+def test_placements(comm: Communicator, topology: str) -> None:
     x = data(comm.rank, LONG)
     expected = comm.allreduce(x, topology=topology)
     from_root = comm.broadcast(x, root=1, topology=topology)
@@ -133,15 +111,10 @@ def placements(comm: Communicator, link: Connection, topology: str) -> None:
         same(comm.broadcast(a, root=1, out=a, topology=topology), from_root, where, "in place")
 
 
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_placements(topology: str) -> None:
-    run(3, placements, topology)
-
-
-def other_placements(comm: Communicator, link: Connection) -> None:
-    emulation.install()
+@on_processes(3)
+def test_placements_of_other_collectives(comm: Communicator) -> None:
     for where in ("window", "mixed"):
-        for name in ("reduce", "reduce_scatter", "allgather", "gather", "scatter", "alltoall"):
+        for name in sorted({*COLLECTIVES} - {"allreduce", "broadcast"}):
             x = data(comm.rank, LONG)
             expected = getattr(comm, name)(x)
             shape = x.shape if expected is None else expected.shape
@@ -150,37 +123,29 @@ def other_placements(comm: Communicator, link: Connection) -> None:
             same(getattr(comm, name)(a, out=out), expected, name, where)
 
 
-def test_placements_of_other_collectives() -> None:
-    run(3, other_placements)
-
-
-def rows_in_place(comm: Communicator, link: Connection) -> None:
+@on_processes(2)
+def test_rows_in_place(comm: Communicator) -> None:
     """Each rank's own block of an allgather or reduce_scatter is already in place."""
-    emulation.install()
-    cuda: Any = emulation.install()
-    for make in (put, lambda x: placed(comm, x, "window")):
+
+    def own(whole: Any, rows: int) -> Any:
+        return load().DeviceArray(whole, whole.address + 4 * rows * comm.rank, (rows,), "float32", 0)
+
+    for make in (put, lambda x: in_window(comm, x)):
         for rows in (5, 4000):
             x = data(comm.rank, rows)
             whole = make(np.tile(x, comm.size))
-            mine = cuda.DeviceArray(whole, whole.address + whole.nbytes // comm.size * comm.rank, (rows,), "float32", 0)
-            same(comm.allgather(mine, out=whole), comm.allgather(x), rows)
+            same(comm.allgather(own(whole, rows), out=whole), comm.allgather(x), rows)
             y = data(comm.rank, rows * comm.size)
             whole = make(y)
-            mine = cuda.DeviceArray(whole, whole.address + whole.nbytes // comm.size * comm.rank, (rows,), "float32", 0)
-            same(comm.reduce_scatter(whole, out=mine), comm.reduce_scatter(y), rows)
+            same(comm.reduce_scatter(whole, out=own(whole, rows)), comm.reduce_scatter(y), rows)
 
 
-def test_rows_in_place() -> None:
-    run(2, rows_in_place)
-
-
-def windows_come_and_go(comm: Communicator, link: Connection) -> None:
-    emulation.install()
+@on_processes(3)
+def test_windows_come_and_go(comm: Communicator) -> None:
     x = data(comm.rank, LONG)
     expected = comm.allreduce(x)
     for _ in range(6):
-        a = comm.empty(LONG, np.float32, device="cuda")
-        a.copy_from_host(x.view(np.uint8))
+        a = in_window(comm, x)
         out = comm.allreduce(a)
         del a  # the call may be in flight
         same(out, expected)
@@ -193,15 +158,12 @@ def windows_come_and_go(comm: Communicator, link: Connection) -> None:
     comm.free()
 
 
-def test_windows_come_and_go() -> None:
-    run(3, windows_come_and_go)
-
-
 # -- streams, graphs, channels, handles --------------------------------------------------------------------------------
 
 
-def in_streams(comm: Communicator, link: Connection) -> None:
-    cuda: Any = emulation.install()
+@on_processes(2)
+def test_streams_are_ordered(comm: Communicator) -> None:
+    cuda: Any = load()
     streams = [cuda.Stream(0) for _ in range(2)]
     x = data(comm.rank, LONG)
     expected = comm.allreduce(x)
@@ -216,12 +178,27 @@ def in_streams(comm: Communicator, link: Connection) -> None:
         cuda.synchronize(stream)
 
 
-def test_streams_are_ordered() -> None:
-    run(2, in_streams)
+@on_processes(2)
+def test_a_broadcast_leaves_its_output_to_the_call_before_it(comm: Communicator) -> None:
+    """Rank 0 enters both calls before rank 1 arrives: its first one still reads what its second one writes."""
+    first, second = load().Stream(0), load().Stream(0)
+    x, sent = data(comm.rank, LONG), data(9, LONG)
+    expected = comm.allreduce(x)
+    w, r, source = in_window(comm, x), put(np.zeros_like(x)), put(sent)
+    if comm.rank == 1:
+        comm.barrier()
+    handle = comm.iallreduce(w, out=r, stream=first.address)
+    comm.broadcast(source, out=w, stream=second.address)
+    if comm.rank == 0:
+        comm.barrier()
+    handle.wait()
+    assert get(r, first.address).tobytes() == expected.tobytes()
+    assert get(w, second.address).tobytes() == sent.tobytes()
 
 
-def ahead_of_a_peer(comm: Communicator, link: Connection) -> None:
-    emulation.install()
+@on_processes(2)
+def test_no_kernel_is_loaded_while_another_waits_for_a_peer(comm: Communicator) -> None:
+    """Kernels not launched before, while the first one waits: the emulated runtime would refuse to load them."""
     x = data(comm.rank, LONG)
     kinds = [("float32", "sum"), ("float64", "max"), ("int16", "sum"), ("bfloat16", "avg")]
     arrays = [put(x.astype(numpy_dtype(dtype))) for dtype, _ in kinds]  # freed later: that waits for the calls
@@ -234,18 +211,14 @@ def ahead_of_a_peer(comm: Communicator, link: Connection) -> None:
         same(out, comm.allreduce(x.astype(numpy_dtype(dtype)), op=op), dtype)
 
 
-def test_no_kernel_is_loaded_while_another_waits_for_a_peer() -> None:
-    """Kernels not launched before, while the first one waits: the emulated runtime would refuse to load them."""
-    run(2, ahead_of_a_peer)
-
-
-def replayed(comm: Communicator, link: Connection, window: bool) -> None:
-    cuda: Any = emulation.install()
+@pytest.mark.parametrize("window", [False, True])
+@on_processes(2)
+def test_captured_calls_are_replayed(comm: Communicator, window: bool) -> None:
+    cuda: Any = load()
     made = cuda.Stream(0)
     stream = made.address
     for count, topology in ((SHORT, None), (LONG, "direct"), (LONG, "ring")):
-        make: Any = (lambda x: placed(comm, x, "window")) if window else put
-        a, out = make(data(0, count)), make(data(0, count))
+        a, out = (in_window(comm, data(0, count)) if window else put(data(0, count)) for _ in range(2))
         comm.allreduce(a, out=out, topology=topology, stream=stream)
         cuda.synchronize(stream)
         comm.barrier()
@@ -264,13 +237,8 @@ def replayed(comm: Communicator, link: Connection, window: bool) -> None:
     comm.check()
 
 
-@pytest.mark.parametrize("window", [False, True])
-def test_captured_calls_are_replayed(window: bool) -> None:
-    run(2, replayed, window)
-
-
-def with_few_channels(comm: Communicator, link: Connection) -> None:
-    emulation.install()
+@on_processes(2)
+def test_max_channels(comm: Communicator) -> None:
     for count in (SHORT, 7000, 100_000):
         x = data(comm.rank, count)
         for topology in ("direct", "ring"):
@@ -279,25 +247,20 @@ def with_few_channels(comm: Communicator, link: Connection) -> None:
                 same(comm.allreduce(put(x), topology=topology, max_channels=most), expected, count, topology, most)
 
 
-def test_max_channels() -> None:
-    run(2, with_few_channels)
-
-
 def test_packets_keep_to_max_channels(cuda: ModuleType) -> None:
     from pycollective.comm.cuda.signature import Signature
     from pycollective.comm.cuda.virtual import VirtualWorld
 
     world = VirtualWorld(2)
     for count in (1, 1000, 2000, 8000):
-        for most in (0, 1, 2):
+        for most in (1, 2):
             s = Signature("allreduce", "float32", count, None, -1, "sum", None, (1.0, 1.0), most)
             planned = world.planner.plan(s, 0, False)
-            if planned.plan.low_latency and most:
-                assert planned.plan.channels <= most
+            assert not planned.plan.low_latency or planned.plan.channels <= most
 
 
-def handles(comm: Communicator, link: Connection) -> None:
-    emulation.install()
+@on_processes(3)
+def test_handles(comm: Communicator) -> None:
     x = data(comm.rank, LONG)
     several = [comm.iallreduce(put(x), topology=topology) for topology in TOPOLOGIES]
     for topology, handle in zip(TOPOLOGIES, several, strict=True):
@@ -308,20 +271,16 @@ def handles(comm: Communicator, link: Connection) -> None:
     same(handle.result(), comm.allgather(x))
 
 
-def test_handles() -> None:
-    run(3, handles)
-
-
-def barriers(comm: Communicator, link: Connection) -> None:
-    cuda: Any = emulation.install()
+@on_processes(2)
+def test_barriers_in_a_stream(comm: Communicator) -> None:
+    cuda: Any = load()
     made = cuda.Stream(0)
     stream = made.address
     a = comm.empty(1, np.int32, device="cuda")
     for turn, topology in enumerate((None, "ring", None, "tree")):
         a.copy_from_host(np.full(1, turn, np.int32).view(np.uint8), stream)
         assert comm.barrier(stream=stream, topology=topology) is None
-        handle = comm.ibarrier(stream=stream)
-        handle.wait(20)
+        comm.ibarrier(stream=stream).wait(20)
     cuda.synchronize(stream)
     if comm.rank == 0:  # the stream is held back until all ranks have reached this point
         handle = comm.ibarrier(stream=stream)
@@ -335,12 +294,8 @@ def barriers(comm: Communicator, link: Connection) -> None:
         cuda.synchronize(stream)
 
 
-def test_barriers_in_a_stream() -> None:
-    run(2, barriers)
-
-
-def messages(comm: Communicator, link: Connection) -> None:
-    emulation.install()
+@on_processes(2)
+def test_messages(comm: Communicator) -> None:
     peer = 1 - comm.rank
     for count in (10, 100_000):
         x = put(data(comm.rank, count))
@@ -360,50 +315,33 @@ def messages(comm: Communicator, link: Connection) -> None:
             comm.send(x, 0)
 
 
-def test_messages() -> None:
-    run(2, messages)
-
-
-def mixed_with_cpu_calls(comm: Communicator, link: Connection) -> None:
-    emulation.install()
-    for turn in range(10):
-        x = data(comm.rank + turn, SHORT if turn % 2 else LONG)
-        same(comm.allreduce(put(x)), comm.allreduce(x))
-        comm.barrier()
-
-
-def test_cpu_calls_in_between() -> None:
-    run(3, mixed_with_cpu_calls)
-
-
 # -- without a path between the GPUs -----------------------------------------------------------------------------------
 
 
-@pytest.mark.emulated
-@pytest.mark.parametrize("knobs", [{"PC_EMULATED_NO_IPC": "1"}, {"PC_EMULATED_NO_IPC": "1", "PC_EMULATED_NO_VMM": "1"}])
-@pytest.mark.filterwarnings("ignore:GPU arrays")
-def test_other_ways(knobs: dict[str, str]) -> None:
-    run(2, other_ways, len(knobs) == 2, env=knobs)
-
-
-def other_ways(comm: Communicator, link: Connection, host: bool) -> None:
-    cuda: Any = emulation.install()
-    import warnings
-
+def other_ways(comm: Communicator, text: str) -> None:
+    """Every rank warns, and explains, that the calls take another way."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        every_collective(comm, link)
-    text = "staged through host memory" if host else "cuda-vmm"
+        every_collective(comm)
     assert [1 for warning in caught if text in str(warning.message)], [str(w.message) for w in caught]
     assert text in str(comm.explain("allreduce", 4 * LONG)), comm.explain("allreduce", 4 * LONG)
-    a = comm.empty(LONG, np.float32, device="cuda")
-    a.copy_from_host(data(comm.rank, LONG).view(np.uint8))
+    a = in_window(comm, data(comm.rank, LONG))
     same(comm.allreduce(a, out=a), comm.allreduce(data(comm.rank, LONG)))
     comm.iallreduce(a).wait()
-    if host:
-        made = cuda.Stream(0)
-        stream = made.address
-        cuda.begin_capture(stream)
-        with pytest.raises(RuntimeError, match="cannot be captured"):
-            comm.allreduce(a, out=a, stream=stream)
-        cuda.end_capture(stream)
+
+
+@pytest.mark.emulated
+@on_processes(2, env={"PC_EMULATED_NO_IPC": "1"})
+def test_without_cuda_ipc(comm: Communicator) -> None:
+    other_ways(comm, "cuda-vmm")
+
+
+@pytest.mark.emulated
+@on_processes(2, env={"PC_EMULATED_NO_IPC": "1", "PC_EMULATED_NO_VMM": "1"})
+def test_without_shared_device_memory(comm: Communicator) -> None:
+    other_ways(comm, "staged through host memory")
+    a, stream = put(data(comm.rank, LONG)), load().Stream(0)
+    load().begin_capture(stream.address)
+    with pytest.raises(RuntimeError, match="cannot be captured"):
+        comm.allreduce(a, out=a, stream=stream.address)
+    load().end_capture(stream.address)

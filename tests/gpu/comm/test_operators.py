@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import pycollective as pc
-from gpu.device import get, put
+from gpu.device import put, same
+from gpu.ranks import on_threads
 from pycollective.comm.communicator import Communicator
 
 pytest.importorskip("numba")
@@ -32,16 +33,12 @@ LATER = pc.op(later_unless_zero)
 
 @pytest.mark.usefixtures("cuda")
 @pytest.mark.parametrize("dtype", COMPUTABLE)
-def test_the_same_as_on_the_cpu(dtype: str) -> None:
+@on_threads(3)
+def test_the_same_as_on_the_cpu(comm: Communicator, dtype: str) -> None:
     """Both data paths, remainders and odd sizes, in rank order."""
-
-    def work(comm: Communicator) -> None:
-        for count in (0, 1, 7, 1000, 40001):
-            x = np.random.default_rng(comm.rank).integers(0, 3, count).astype(dtype)
-            found = get(comm.allreduce(put(x), op=LATER))
-            assert found.tobytes() == comm.allreduce(x, op=LATER).tobytes()
-
-    pc.local_world(3).run(work)
+    for count in (0, 1, 7, 1000, 40001):
+        x = np.random.default_rng(comm.rank).integers(0, 3, count).astype(dtype)
+        same(comm.allreduce(put(x), op=LATER), comm.allreduce(x, op=LATER), count)
 
 
 @pytest.mark.usefixtures("cuda")
@@ -53,33 +50,27 @@ def test_the_same_as_on_the_cpu(dtype: str) -> None:
         (later_unless_zero, "float16", "numba does not compute with float16"),
     ],
 )
-def test_refused_as_on_the_cpu(function: Any, dtype: str, message: str) -> None:
-    def work(comm: Communicator) -> None:
-        for x in (np.ones(8, dtype), put(np.ones(8, dtype))):
-            with pytest.raises(TypeError, match=message):
-                comm.allreduce(x, op=pc.op(function))
-
-    pc.local_world(2).run(work)
+@on_threads(2)
+def test_refused_as_on_the_cpu(comm: Communicator, function: Any, dtype: str, message: str) -> None:
+    for x in (np.ones(8, dtype), put(np.ones(8, dtype))):
+        with pytest.raises(TypeError, match=message):
+            comm.allreduce(x, op=pc.op(function))
 
 
 @pytest.mark.usefixtures("cuda")
-def test_another_operator_is_a_mismatch() -> None:
-    def work(comm: Communicator) -> None:
-        function = (lambda a, b: a + b) if comm.rank == 0 else (lambda a, b: a - b)
-        with pytest.raises(pc.MismatchError):
-            comm.allreduce(put(np.ones(8, "f4")), op=pc.op(function))
-
-    pc.local_world(2).run(work)
+@on_threads(2)
+def test_another_operator_is_a_mismatch(comm: Communicator) -> None:
+    function = (lambda a, b: a + b) if comm.rank == 0 else (lambda a, b: a - b)
+    with pytest.raises(pc.MismatchError):
+        comm.allreduce(put(np.ones(8, "f4")), op=pc.op(function))
 
 
 @pytest.mark.usefixtures("cuda")
-def test_it_is_not_scaled() -> None:
-    def work(comm: Communicator) -> None:
-        for x in (np.ones(8, "f4"), put(np.ones(8, "f4"))):
-            with pytest.raises(TypeError, match="no prescale or postscale"):
-                comm.allreduce(x, op=LATER, prescale=2.0)
-
-    pc.local_world(2).run(work)
+@on_threads(2)
+def test_it_is_not_scaled(comm: Communicator) -> None:
+    for x in (np.ones(8, "f4"), put(np.ones(8, "f4"))):
+        with pytest.raises(TypeError, match="no prescale or postscale"):
+            comm.allreduce(x, op=LATER, prescale=2.0)
 
 
 LINK = """

@@ -10,6 +10,7 @@ import ctypes
 import os
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
@@ -17,14 +18,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from processes import Job, run
+from processes import Job
 
 import pycollective as pc
 from gpu import emulation
-from gpu.device import LONG, data, get, put
+from gpu.device import LONG, data, get, in_window, put, same
+from gpu.ranks import on_processes
 from pycollective import Communicator
 from pycollective.comm import request
-from pycollective.comm.cuda import planner
+from pycollective.comm.cuda import deferred_free, planner, team, virtual
+from pycollective.comm.cuda.runtime import load
 from pycollective.schedule import describe
 
 pytestmark = pytest.mark.usefixtures("cuda")
@@ -35,6 +38,15 @@ def wait_for_go(comm: Communicator, link: Connection) -> None:
     if comm.rank == 1:
         assert link.poll(60)
         link.recv()
+
+
+def run(body: Callable[..., None], *arguments: Any, seconds: float = 0) -> None:
+    """Run a body on two ranks; rank 1 gets its signal that long after rank 0's message."""
+    with Job(2, body, *arguments) as job:
+        job.hear(0)
+        time.sleep(seconds)
+        job.link[1].send("go")
+        job.results(60)
 
 
 def new_plans(comm: Communicator, link: Connection) -> None:
@@ -55,22 +67,16 @@ def new_plans(comm: Communicator, link: Connection) -> None:
 
 
 def test_new_plans_need_no_allocation() -> None:
-    with Job(2, new_plans) as job:
-        assert job.hear(0) == "enqueued"
-        job.link[1].send("go")
-        job.results()
+    run(new_plans)
 
 
 def evicted_in_flight(comm: Communicator, link: Connection) -> None:
     """More plans than their memory has room for, while a call of the first of them is in flight on rank 0."""
     emulation.install()
-    from pycollective.comm.cuda import team
-
     planner.MOST_PLANS, team.PLAN_BYTES = 1, 256
     x, expected = put(data(comm.rank, LONG)), comm.allreduce(data(comm.rank, LONG), topology="ring")
     outs = [put(np.zeros(LONG - 1000 * i, np.float32)) for i in range(4)]
-    cuda: Any = team.load()
-    parts = [cuda.DeviceArray(x, x.address, out.shape, "float32", 0) for out in outs]
+    parts = [load().DeviceArray(x, x.address, out.shape, "float32", 0) for out in outs]
     comm.allreduce(parts[0], out=outs[0], topology="ring")
     get(outs[0])
     comm.barrier()
@@ -80,62 +86,56 @@ def evicted_in_flight(comm: Communicator, link: Connection) -> None:
         if out is outs[1]:
             link.send("enqueued")
     for out in outs:  # of two contributions: any order has the same bits
-        assert get(out).tobytes() == expected[: out.shape[0]].tobytes()
+        same(out, expected[: out.shape[0]])
 
 
 def test_memory_of_a_plan_is_not_reused_while_its_call_is_in_flight() -> None:
-    with Job(2, evicted_in_flight) as job:
-        assert job.hear(0) == "enqueued"
-        time.sleep(0.3)  # rank 0 then needs plans for which there is no room
-        job.link[1].send("go")
-        job.results()
+    run(evicted_in_flight, seconds=0.3)  # rank 0 then needs plans for which there is no room
+
+
+class Sums:
+    """Allreduces of the first elements of two arrays per rank, on a virtual world of three ranks."""
+
+    def __init__(self, cuda: ModuleType, most: int) -> None:
+        self.world, self._stream = virtual.VirtualWorld(3), cuda.Stream(0)
+        self._arrays = [(put(data(rank, most)), put(np.zeros(most, np.float32))) for rank in range(3)]
+        self._expected = sum(data(rank, most) for rank in range(3))
+
+    def run(self, count: int) -> None:
+        options: Any = {"topology": "direct", "stream": self._stream.address}
+        requests = []
+        for arrays in self._arrays:
+            x, out = (load().DeviceArray(array, array.address, (count,), "float32", 0) for array in arrays)
+            requests.append(request.read("allreduce", x, out, None, options))
+        self.world.run(requests, self._stream.address)
+
+    def check(self, count: int) -> None:
+        for _, out in self._arrays:
+            assert get(out, self._stream.address)[:count].tobytes() == self._expected[:count].tobytes(), count
+        assert self.world.team.fault() is None
 
 
 def test_the_pool_takes_evicted_plans_back(cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """More plans than the cache keeps, in memory for few: evicted ones make room, and results stay right."""
-    from pycollective.comm.cuda import virtual
-
     monkeypatch.setattr(planner, "MOST_PLANS", 3)
     monkeypatch.setattr(virtual, "PLAN_BYTES", 32 << 10)
-    world, stream = virtual.VirtualWorld(3), cuda.Stream(0)
-    inputs = [put(data(rank, LONG + 40)) for rank in range(3)]
-    outputs = [put(np.zeros(LONG + 40, np.float32)) for _ in range(3)]
-    begin, _ = world.team.plan_memory
-    expected = sum(data(rank, LONG + 40) for rank in range(3))
+    sums = Sums(cuda, LONG + 40)
+    begin, _ = sums.world.team.plan_memory
     for count in range(LONG, LONG + 40):
-        world.run(_requests(cuda, inputs, outputs, count, stream), stream.address)
-        _, taken = world.team.plan_memory
-    assert taken > 0
-    capacity, _ = world.team.plan_memory
-    assert capacity <= 2 * begin, "the memory of destroyed plans is reused"
-    for out in outputs:
-        assert get(out, stream.address)[:LONG].tobytes() == expected[:LONG].tobytes()
-    assert world.team.fault() is None
+        sums.run(count)
+    capacity, taken = sums.world.team.plan_memory
+    assert taken > 0 and capacity <= 2 * begin, "the memory of destroyed plans is reused"
+    sums.check(LONG)
 
 
 def test_the_pool_grows_for_plans_that_stay(cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pycollective.comm.cuda import virtual
-
     monkeypatch.setattr(virtual, "PLAN_BYTES", 4 << 10)
-    world, stream = virtual.VirtualWorld(3), cuda.Stream(0)
-    inputs = [put(data(rank, LONG + 20)) for rank in range(3)]
-    outputs = [put(np.zeros(LONG + 20, np.float32)) for _ in range(3)]
-    begin, _ = world.team.plan_memory
-    for turn in range(2):  # the second time with the plans of the first
-        for count in range(LONG, LONG + 20):
-            world.run(_requests(cuda, inputs, outputs, count, stream), stream.address)
-            total = sum(data(rank, LONG + 20)[:count] for rank in range(3))
-            assert get(outputs[1], stream.address)[:count].tobytes() == total.tobytes(), (turn, count)
-    assert world.team.plan_memory[0] > begin
-
-
-def _requests(cuda: ModuleType, inputs: list[Any], outputs: list[Any], count: int, stream: Any) -> list[Any]:
-    options: Any = {"topology": "direct", "stream": stream.address}
-    made = []
-    for x, out in zip(inputs, outputs, strict=True):
-        parts = [cuda.DeviceArray(array, array.address, (count,), "float32", 0) for array in (x, out)]
-        made.append(request.read("allreduce", parts[0], parts[1], None, options))
-    return made
+    sums = Sums(cuda, LONG + 20)
+    begin, _ = sums.world.team.plan_memory
+    for count in [*range(LONG, LONG + 20)] * 2:  # the second time with the plans of the first
+        sums.run(count)
+        sums.check(count)
+    assert sums.world.team.plan_memory[0] > begin
 
 
 def own_operator(comm: Communicator, link: Connection) -> None:
@@ -152,22 +152,18 @@ def own_operator(comm: Communicator, link: Connection) -> None:
         wait_for_go(comm, link)
         comm.allreduce(x, out=out, timeout=60)
     comm.allreduce(x, out=out, op=farther, timeout=60)  # loaded when the previous call has completed
-    assert get(out).tobytes() == comm.allreduce(data(comm.rank, LONG), op=farther).tobytes()
+    same(out, comm.allreduce(data(comm.rank, LONG), op=farther))
 
 
 def test_an_operator_is_loaded_between_calls() -> None:
     pytest.importorskip("numba")
-    with Job(2, own_operator) as job:
-        assert job.hear(0) == "enqueued"
-        job.link[1].send("go")
-        job.results(60)
+    run(own_operator)
 
 
 def dropped(comm: Communicator, link: Connection, what: str) -> None:
     cuda: Any = emulation.install()
     x, out = put(data(comm.rank, LONG)), put(np.zeros(LONG, np.float32))
-    window = comm.empty(LONG, np.float32, device="cuda")
-    window.copy_from_host(data(comm.rank, LONG).view(np.uint8))
+    window = in_window(comm, data(comm.rank, LONG))
     comm.allreduce(x, out=out, timeout=60)
     if what == "team":
         del window
@@ -178,7 +174,7 @@ def dropped(comm: Communicator, link: Connection, what: str) -> None:
         if what != "team":
             comm.allreduce(x, out=out, timeout=60)
             comm.allreduce(window, out=window, timeout=60)
-            assert get(window).tobytes() == comm.allreduce(data(comm.rank, LONG)).tobytes()
+            same(window, comm.allreduce(data(comm.rank, LONG)))
         return
     comm.allreduce(x, out=out, timeout=60)
     if what == "team":
@@ -190,8 +186,6 @@ def dropped(comm: Communicator, link: Connection, what: str) -> None:
     link.send("dropped")
     comm.allreduce(data(comm.rank, LONG))
     cuda.synchronize(0)
-    from pycollective.comm.cuda import deferred_free
-
     deferred_free.free_closed()
     assert not deferred_free.is_waiting(), "it is closed later"
 
@@ -199,15 +193,14 @@ def dropped(comm: Communicator, link: Connection, what: str) -> None:
 @pytest.mark.parametrize("what", ["arrays", "team"])
 def test_destructors_do_not_wait_for_a_peer(what: str) -> None:
     """Rank 1 does not call before rank 0's arrays, or its team, are destroyed; kernels wait for it for a minute."""
-    with Job(2, dropped, what) as job:
-        assert job.hear(0) == "dropped"
-        job.link[1].send("go")
-        job.results()
+    run(dropped, what)
 
 
-def beside_a_capture(comm: Communicator, link: Connection) -> None:
+@pytest.mark.emulated
+@on_processes(2, env={"PC_EMULATED_GLOBAL_CAPTURE": "1"})
+def test_a_capture_on_one_thread_does_not_disturb_the_others(comm: Communicator) -> None:
     """All GPU operations of a rank, while another of its threads captures a stream in the strictest mode."""
-    cuda: Any = emulation.install()
+    cuda: Any = load()
     captured, begun, ends = cuda.Stream(0), threading.Event(), threading.Event()
 
     def capture() -> None:
@@ -221,9 +214,8 @@ def beside_a_capture(comm: Communicator, link: Connection) -> None:
     assert begun.wait(60)
     try:
         x = data(comm.rank, LONG)
-        assert get(comm.allreduce(put(x))).tobytes() == comm.allreduce(x).tobytes()  # also sets up the GPU side
-        window = comm.empty(LONG, np.float32, device="cuda")
-        window.copy_from_host(x.view(np.uint8))
+        same(comm.allreduce(put(x)), comm.allreduce(x))  # also sets up the GPU side
+        window = in_window(comm, x)
         handle = comm.iallreduce(window, out=window, topology="ring")
         handle.wait(60)
         assert handle.test() and get(window).tobytes() == comm.allreduce(x, topology="ring").tobytes()
@@ -233,11 +225,6 @@ def beside_a_capture(comm: Communicator, link: Connection) -> None:
     finally:
         ends.set()
         thread.join()
-
-
-@pytest.mark.emulated
-def test_a_capture_on_one_thread_does_not_disturb_the_others() -> None:
-    run(2, beside_a_capture, env={"PC_EMULATED_GLOBAL_CAPTURE": "1"})
 
 
 @pytest.mark.emulated
@@ -258,5 +245,5 @@ def test_an_error_of_other_code_is_reported_as_such(built: Path, error: int, tex
     with pytest.raises(pc.CommunicatorError, match=text):
         comm.allreduce(x)
     # It was reported once, and (but for a fault of a kernel of a real GPU) the communicator still works.
-    assert get(comm.allreduce(x)).tobytes() == data(0, LONG).tobytes()
+    same(comm.allreduce(x), data(0, LONG))
     pc.shutdown()

@@ -6,20 +6,18 @@ import gc
 import os
 import socket
 import struct
-import sys
 import warnings
 import weakref
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from processes import run
 
 from gpu import emulation
-from gpu.device import get
+from gpu.device import get, same
+from gpu.ranks import on_processes
 from pycollective import Communicator, CommunicatorError, _core
 from pycollective.comm.cuda import deferred_free, paths, runtime, windows
 from pycollective.comm.cuda.arrays import allocate
@@ -42,15 +40,17 @@ def open_files() -> int:
 # -- sharing -----------------------------------------------------------------------------------------------------------
 
 
-def everybody_writes_everywhere(comm: Communicator, link: Connection, kind: str) -> None:
-    cuda: Any = emulation.install()
+@pytest.mark.parametrize("kind", windows.KINDS)
+@on_processes(3)
+def test_every_rank_reaches_every_part(comm: Communicator, kind: str) -> None:
+    cuda: Any = runtime.load()
     rank, size = comm.rank, comm.size
     before = open_files()
     for _ in range(2):
         window = windows.share(comm.backend.exchange, rank, size, 8 * WORDS * size, 0, kind)
         assert (window.device, len(set(window.bases))) == (0, size)
         part = cuda.DeviceArray(None, window.bases[rank], (8 * WORDS * size,), "uint8", 0)
-        assert read(part) == bytes(8 * WORDS * size), "a part begins as zeros"
+        assert not get(part).any(), "a part begins as zeros"
         comm.barrier()
         for owner, base in enumerate(window.bases):
             cuda.probe_write(0, base + 8 * WORDS * rank, WORDS, seed(rank, owner))
@@ -63,37 +63,6 @@ def everybody_writes_everywhere(comm: Communicator, link: Connection, kind: str)
     assert open_files() == before or emulation.on_device()
 
 
-def read(array: Any) -> bytes:
-    into = bytearray(array.nbytes)
-    array.copy_to_host(memoryview(into), 0)
-    return bytes(into)
-
-
-@pytest.mark.parametrize("kind", windows.KINDS)
-def test_every_rank_reaches_every_part(kind: str) -> None:
-    run(3, everybody_writes_everywhere, kind)
-
-
-def one_rank_fails(comm: Communicator, link: Connection, kind: str, function: str, what: str) -> None:
-    cuda: Any = emulation.install()
-
-    def fail(*_: object) -> None:
-        raise ValueError("out of luck")  # of an unexpected type
-
-    working = getattr(cuda, function)
-    if comm.rank == 1:
-        setattr(cuda, function, fail)
-    before = open_files()
-    with pytest.raises(CommunicatorError, match=f"rank 1 could not {what}: out of luck"):
-        windows.share(comm.backend.exchange, comm.rank, comm.size, 4096, 0, kind)
-    gc.collect()
-    assert open_files() == before or emulation.on_device(), "resources created before the failure are released"
-    setattr(cuda, function, working)
-    windows.give_up(
-        comm.backend.exchange, comm.rank, windows.share(comm.backend.exchange, comm.rank, comm.size, 4096, 0, kind)
-    )
-
-
 @pytest.mark.parametrize(
     ("kind", "function", "what"),
     [
@@ -102,16 +71,31 @@ def one_rank_fails(comm: Communicator, link: Connection, kind: str, function: st
         (windows.VMM, "allocate_vmm", "export device memory as a file descriptor"),
     ],
 )
-def test_all_fail_together(kind: str, function: str, what: str) -> None:
-    run(3, one_rank_fails, kind, function, what)
+@on_processes(3)
+def test_all_fail_together(comm: Communicator, kind: str, function: str, what: str) -> None:
+    where = comm.backend.exchange, comm.rank, comm.size
+    before = open_files()
+    with pytest.MonkeyPatch.context() as patch:
+        if comm.rank == 1:
+            patch.setattr(runtime.load(), function, lambda *_: 1 / 0)  # of an unexpected type
+        with pytest.raises(CommunicatorError, match=f"rank 1 could not {what}: division by zero"):
+            windows.share(*where, 4096, 0, kind)
+    gc.collect()
+    assert open_files() == before or emulation.on_device(), "resources created before the failure are released"
+    windows.give_up(*where[:2], windows.share(*where, 4096, 0, kind))
 
 
 # -- descriptors over a socket -----------------------------------------------------------------------------------------
 
 
-def strangers_connect(comm: Communicator, link: Connection, foreign: bool) -> None:
+@pytest.mark.parametrize(
+    "foreign",
+    [False, pytest.param(True, marks=pytest.mark.skipif(os.getuid() != 0, reason="only root becomes another user"))],
+)
+@on_processes(2)
+def test_strangers_at_the_socket_are_sent_away(comm: Communicator, foreign: bool) -> None:
     """While ranks 0 and 1 share memory, another process connects to rank 1 first, with other memory."""
-    cuda: Any = emulation.install()
+    cuda: Any = runtime.load()
     turn = 0
 
     def exchange(data: bytes) -> list[bytes]:
@@ -153,25 +137,7 @@ def disturb_as_another_user(name: bytes) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-@pytest.mark.parametrize(
-    "foreign",
-    [False, pytest.param(True, marks=pytest.mark.skipif(os.getuid() != 0, reason="only root becomes another user"))],
-)
-def test_strangers_at_the_socket_are_sent_away(foreign: bool) -> None:
-    run(2, strangers_connect, foreign)
-
-
 # -- which path --------------------------------------------------------------------------------------------------------
-
-
-def find_a_path(comm: Communicator, link: Connection, knobs: dict[int, list[str]]) -> tuple[str, str, list[str]]:
-    emulation.install()
-    for knob in knobs.get(comm.rank, []):
-        os.environ[knob] = "1"
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        path = paths.agree(comm.backend.exchange, comm.rank, comm.size, 0)
-    return path.kind, path.reason, [str(warning.message) for warning in caught]
 
 
 NO_IPC, NO_VMM, BROKEN = "PC_EMULATED_NO_IPC", "PC_EMULATED_NO_VMM", "PC_EMULATED_BROKEN_PEER"
@@ -182,40 +148,33 @@ NO_IPC, NO_VMM, BROKEN = "PC_EMULATED_NO_IPC", "PC_EMULATED_NO_VMM", "PC_EMULATE
     ("knobs", "kind", "reasons"),
     [
         ({}, "cuda-ipc", ["every pair of ranks has written and read through it"]),
-        ({1: [NO_IPC]}, "cuda-vmm", ["cuda-ipc: rank 1 could not export device memory by CUDA IPC"]),
-        (
-            {0: [NO_IPC], 2: [NO_VMM]},
-            "host",
-            ["cuda-ipc: rank 0 could not export", "cuda-vmm: rank 2 could not export"],
-        ),
-        ({1: [BROKEN]}, "host", ["cuda-ipc: memory is mapped, but does not carry data", "cuda-vmm: memory is mapped"]),
+        ({1: NO_IPC}, "cuda-vmm", ["cuda-ipc: rank 1 could not export device memory by CUDA IPC"]),
+        ({0: NO_IPC, 2: NO_VMM}, "host", ["cuda-ipc: rank 0 could not export", "cuda-vmm: rank 2 could not export"]),
+        ({1: BROKEN}, "host", ["cuda-ipc: memory is mapped, but does not carry data", "cuda-vmm: memory is mapped"]),
     ],
 )
-def test_ranks_agree_on_a_path(knobs: dict[int, list[str]], kind: str, reasons: list[str]) -> None:
+@on_processes(3)
+def test_ranks_agree_on_a_path(comm: Communicator, knobs: dict[int, str], kind: str, reasons: list[str]) -> None:
     """One rank that fails is enough for all; each of them warns once, with that rank and the reason."""
-    found = run(3, find_a_path, knobs)
-    assert {value[0] for value in found} == {kind}
-    assert len({value[1] for value in found}) == 1
-    for _, reason, warned in found:
-        for part in reasons:
-            assert part in reason
-        if knobs:
-            assert len(warned) == 1 and reason in warned[0], warned
-        else:
-            assert warned == []
+    if comm.rank in knobs:
+        os.environ[knobs[comm.rank]] = "1"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        path = paths.agree(comm.backend.exchange, comm.rank, comm.size, 0)
+    assert path.kind == kind
+    assert len(set(comm.backend.exchange(path.reason.encode()))) == 1
+    assert all(part in path.reason for part in reasons), path.reason
+    warned = [str(warning.message) for warning in caught]
+    assert len(warned) == (1 if knobs else 0) and all(path.reason in text for text in warned), warned
 
 
-def no_driver_for_one(comm: Communicator, link: Connection) -> None:
-    cuda: Any = emulation.install()
+@on_processes(2)
+def test_whatever_goes_wrong_in_a_probe_is_everybodys(comm: Communicator) -> None:
     if comm.rank == 1:
-        cuda.probe_read = lambda *_: 1 / 0  # of an unexpected type
+        runtime.load().probe_read = lambda *_: 1 / 0  # of an unexpected type
     with warnings.catch_warnings(record=True):
         path = paths.agree(comm.backend.exchange, comm.rank, comm.size, 0)
     assert path.kind == paths.HOST and "division by zero" in path.reason
-
-
-def test_whatever_goes_wrong_in_a_probe_is_everybodys() -> None:
-    run(2, no_driver_for_one)
 
 
 # -- the end of a window -----------------------------------------------------------------------------------------------
@@ -288,23 +247,24 @@ def test_ranks_that_share_a_gpu_share_its_blocks() -> None:
     assert _agree_on_channels(["a", "b"], [most, [0, 0]]) == 0, "no cooperative launch"
 
 
-def reduces(comm: Communicator, link: Connection, devices: int) -> None:
-    emulation.install()
+def reduces(comm: Communicator, devices: int) -> None:
     x = np.arange(9000, dtype=np.float32)
     a = allocate(x.shape, "float32", comm.rank % devices)
     a.copy_from_host(x.view(np.uint8))
-    assert get(comm.allreduce(a)).tobytes() == (2 * x).tobytes()
-
-
-def is_refused(comm: Communicator, link: Connection) -> None:
-    with pytest.raises(CommunicatorError, match="cannot run the blocks of this communicator's ranks at the same time"):
-        reduces(comm, link, 1)
+    same(comm.allreduce(a), 2 * x)
 
 
 @pytest.mark.emulated
-def test_ranks_that_share_no_gpu_need_no_cooperative_launch() -> None:
-    run(2, reduces, 2, env={"PC_EMULATED_DEVICES": "2", "PC_EMULATED_NO_COOPERATIVE": "1"})
-    run(2, is_refused, env={"PC_EMULATED_NO_COOPERATIVE": "1"})
+@on_processes(2, env={"PC_EMULATED_DEVICES": "2", "PC_EMULATED_NO_COOPERATIVE": "1"})
+def test_ranks_that_share_no_gpu_need_no_cooperative_launch(comm: Communicator) -> None:
+    reduces(comm, 2)
+
+
+@pytest.mark.emulated
+@on_processes(2, env={"PC_EMULATED_NO_COOPERATIVE": "1"})
+def test_ranks_that_share_a_gpu_need_a_cooperative_launch(comm: Communicator) -> None:
+    with pytest.raises(CommunicatorError, match="cannot run the blocks of this communicator's ranks at the same time"):
+        reduces(comm, 1)
 
 
 # -- no GPU ------------------------------------------------------------------------------------------------------------
@@ -316,7 +276,4 @@ def test_why_there_is_no_gpu_path(cuda: ModuleType, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(runtime, "_usable", [None])
     monkeypatch.setenv("PC_EMULATED_DEVICES", "0")
     with pytest.raises(CommunicatorError, match="no GPU path: the CUDA driver sees no GPU"):
-        runtime.load()
-    monkeypatch.setitem(sys.modules, "pycollective._cuda", None)  # type: ignore[arg-type]
-    with pytest.raises(CommunicatorError, match="no GPU path: pycollective was installed without its GPU side"):
         runtime.load()

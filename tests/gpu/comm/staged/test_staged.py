@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from types import ModuleType
@@ -9,17 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import MOVING, REDUCING, ROOTED
 
 import pycollective as pc
-from gpu.device import Dlpack, Interface, data, get, put
+from gpu.device import Dlpack, Interface, data, get, put, same
+from gpu.ranks import Body, on_threads
 from pycollective import Communicator, _core
 from pycollective.schedule import describe
 
 pytestmark = [pytest.mark.emulated, pytest.mark.usefixtures("cuda")]
 
-COLLECTIVES = ("allreduce", "broadcast", "reduce", "reduce_scatter", "allgather", "gather", "scatter", "alltoall",
-               "scan", "exscan")  # fmt: skip
-ROOTED = ("broadcast", "reduce", "gather", "scatter")
+COLLECTIVES = (*REDUCING, *MOVING, "scan", "exscan")
 HOSTS = [(0, 1), (0, 0, 1, 1), (0, 1, 0)]
 COUNT = 6011
 
@@ -29,15 +30,23 @@ def _staged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYCOLLECTIVE_CUDA_HOSTS", "staged")
 
 
-def across(hosts: tuple[int, ...], work: Callable[[Communicator], Any]) -> list[Any]:
-    """Run it on the ranks of these hosts, with tiles of 1 KiB."""
+def in_small_tiles(comm: Communicator) -> Communicator:
+    comm.backend.team.tile_bytes = (1024, 1024)
+    comm.barrier()
+    return comm
 
-    def cut(comm: Communicator) -> Any:
-        comm.backend.team.tile_bytes = (1024, 1024)
-        comm.barrier()
-        return work(comm)
 
-    return pc.local_world(len(hosts), hosts=hosts).run(cut)
+def across(*hosts: int) -> Callable[[Body], Body]:
+    """Make a test of a function of the ranks of these hosts, with small tiles."""
+
+    def decorate(body: Body) -> Body:
+        @functools.wraps(body)
+        def rank(comm: Communicator, **parameters: Any) -> None:
+            body(in_small_tiles(comm), **parameters)
+
+        return on_threads(len(hosts), hosts=hosts)(rank)
+
+    return decorate
 
 
 def calls(comm: Communicator, give: Callable[[Any], Any], take: Callable[[Any], Any]) -> dict[Any, bytes | None]:
@@ -62,45 +71,37 @@ def calls(comm: Communicator, give: Callable[[Any], Any], take: Callable[[Any], 
 
 @pytest.mark.parametrize("hosts", HOSTS)
 def test_the_bits_are_those_of_one_host_without_gpus(hosts: tuple[int, ...]) -> None:
-    found = across(hosts, lambda comm: calls(comm, put, get))
+    found = pc.local_world(len(hosts), hosts=hosts).run(lambda comm: calls(in_small_tiles(comm), put, get))
     expected = pc.local_world(len(hosts)).run(lambda comm: calls(comm, np.copy, np.asarray))
     for rank, (one, other) in enumerate(zip(found, expected, strict=True)):
         assert [key for key in other if one[key] != other[key]] == [], rank
 
 
-def test_every_topology() -> None:
-    def work(comm: Communicator) -> None:
-        for row in describe():
-            for name in COLLECTIVES:
-                if name in row.collectives:
-                    x = data(comm.rank, COUNT)
-                    expected = getattr(comm, name)(x, topology=row.name)
-                    found = getattr(comm, name)(put(x), topology=row.name)
-                    same = found is expected is None or get(found).tobytes() == expected.tobytes()
-                    assert same, (name, row.name)
-
-    across((0, 0, 1, 1), work)
+@across(0, 0, 1, 1)
+def test_every_topology(comm: Communicator) -> None:
+    for row in describe():
+        for name in COLLECTIVES:
+            if name in row.collectives:
+                x = data(comm.rank, COUNT)
+                expected = getattr(comm, name)(x, topology=row.name)
+                same(getattr(comm, name)(put(x), topology=row.name), expected, name, row.name)
 
 
 def ring(rank: int, size: int, step: int = 0) -> dict[int, float]:
     return {rank: 0.5, (rank + 1) % size: 0.25, (rank - 1) % size: 0.25}
 
 
-def test_operators_factors_and_mix() -> None:
-    def work(comm: Communicator) -> None:
-        x = data(comm.rank, COUNT)
-        farther = pc.op(lambda a, b: a if abs(a) >= abs(b) else b)
-        for options in ({"op": "avg"}, {"op": "prod"}, {"prescale": 0.5, "postscale": 3.0}, {"op": farther}):
-            expected = comm.allreduce(x, **options)  # type: ignore[arg-type]
-            assert get(comm.allreduce(put(x), **options)).tobytes() == expected.tobytes(), options  # type: ignore[arg-type]
-        for step in range(2):
-            expected = comm.mix(x, ring, step)
-            assert get(comm.mix(put(x), ring, step)).tobytes() == expected.tobytes()
-        out = put(x)
-        comm.exscan(put(x), out=out)
-        assert comm.rank > 0 or get(out).tobytes() == x.tobytes(), "rank 0's array is unchanged"
-
-    across((0, 0, 1, 1), work)
+@across(0, 0, 1, 1)
+def test_operators_factors_and_mix(comm: Communicator) -> None:
+    x = data(comm.rank, COUNT)
+    farther = pc.op(lambda a, b: a if abs(a) >= abs(b) else b)
+    for options in ({"op": "avg"}, {"op": "prod"}, {"prescale": 0.5, "postscale": 3.0}, {"op": farther}):
+        same(comm.allreduce(put(x), **options), comm.allreduce(x, **options), options)  # type: ignore[arg-type]
+    for step in range(2):
+        same(comm.mix(put(x), ring, step), comm.mix(x, ring, step), step)
+    out = put(x)
+    comm.exscan(put(x), out=out)
+    assert comm.rank > 0 or get(out).tobytes() == x.tobytes(), "rank 0's array is unchanged"
 
 
 # -- streams -----------------------------------------------------------------------------------------------------------
@@ -114,137 +115,121 @@ def late(cuda: ModuleType, stream: int, into: Any, source: Any, other: Any) -> N
     cuda.copy(into.address, source.address, source.nbytes, stream)
 
 
-def test_a_call_is_ordered_in_its_stream(cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It sees earlier work, and later work sees the result and may overwrite the arrays."""
+@pytest.fixture
+def _late_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PC_EMULATED_LATE_COPIES", "500")
 
-    def work(comm: Communicator) -> None:
-        streams = [cuda.Stream(0) for _ in range(2)]
-        a, out = put(np.zeros(60_000, np.float32)), put(np.zeros(60_000, np.float32))
-        copy, other = put(np.zeros(60_000, np.float32)), put(np.zeros(1 << 22, np.float32))
-        for turn in range(6):
-            stream = streams[turn % 2].address
-            x = data(10 * turn + comm.rank, 60_000)
-            expected = comm.allreduce(x)
-            source = put(x)
-            late(cuda, stream, a, source, other)
-            comm.allreduce(a, out=out, stream=stream)
-            cuda.copy(a.address, copy.address, a.nbytes, stream)  # a is read before this
-            cuda.copy(copy.address, out.address, a.nbytes, stream)
-            cuda.copy(out.address, a.address, a.nbytes, stream)
-            assert get(copy, stream).tobytes() == expected.tobytes(), turn
 
-    pc.local_world(2, hosts=(0, 1)).run(work)
-
-
-def test_producers_of_arrays_are_waited_for(cuda: ModuleType) -> None:
-    def work(comm: Communicator) -> None:
-        producer, mine = cuda.Stream(0), cuda.Stream(0)
-        x = data(comm.rank, 50_000)
-        source, a, other = put(x), put(np.zeros_like(x)), put(np.zeros(1 << 22, np.float32))
-        expected = get(comm.allreduce(source))  # sets the GPU side up
-        late(cuda, producer.address, a, source, other)
-        made = comm.allreduce(Interface(a, stream=producer.address), stream=mine.address)
-        assert get(made, mine.address).tobytes() == expected.tobytes()
-        array = Dlpack(put(x))
-        assert get(comm.allreduce(array, stream=mine.address), mine.address).tobytes() == expected.tobytes()
-        assert array.asked == mine.address
-
-    across((0, 1), work)
-
-
-def test_handles_and_barriers(cuda: ModuleType) -> None:
-    def work(comm: Communicator) -> None:
-        stream = cuda.Stream(0)
-        x = data(comm.rank, 5000)
-        handle = comm.iallreduce(put(x), stream=stream.address)
-        handle.wait(5)
-        assert get(handle.result(), stream.address).tobytes() == comm.allreduce(x).tobytes()
-        comm.barrier(stream=stream.address)
-        comm.ibarrier(stream=stream.address).wait(5)
-
-    across((0, 1), work)
-
-
-def test_calls_of_other_arrays_in_between() -> None:
-    """Nonblocking calls on CPU arrays are executed before a later staged one, in the same order on all ranks."""
-
-    def work(comm: Communicator) -> None:
-        x = data(comm.rank, 20_000)
+@pytest.mark.usefixtures("_late_copies")
+@on_threads(2, hosts=(0, 1))
+def test_a_call_is_ordered_in_its_stream(comm: Communicator, cuda: ModuleType) -> None:
+    """It sees earlier work, and later work sees the result and may overwrite the arrays."""
+    streams = [cuda.Stream(0) for _ in range(2)]
+    a, out = put(np.zeros(60_000, np.float32)), put(np.zeros(60_000, np.float32))
+    copy, other = put(np.zeros(60_000, np.float32)), put(np.zeros(1 << 22, np.float32))
+    for turn in range(6):
+        stream = streams[turn % 2].address
+        x = data(10 * turn + comm.rank, 60_000)
         expected = comm.allreduce(x)
-        for _ in range(4):
-            handles = [comm.iallreduce(x) for _ in range(2)]
-            assert get(comm.allreduce(put(x))).tobytes() == expected.tobytes()
-            assert all(handle.result().tobytes() == expected.tobytes() for handle in handles)
+        source = put(x)
+        late(cuda, stream, a, source, other)
+        comm.allreduce(a, out=out, stream=stream)
+        cuda.copy(a.address, copy.address, a.nbytes, stream)  # a is read before this
+        cuda.copy(copy.address, out.address, a.nbytes, stream)
+        cuda.copy(out.address, a.address, a.nbytes, stream)
+        assert get(copy, stream).tobytes() == expected.tobytes(), turn
 
-    across((0, 0, 1), work)
+
+@across(0, 1)
+def test_producers_of_arrays_are_waited_for(comm: Communicator, cuda: ModuleType) -> None:
+    producer, mine = cuda.Stream(0), cuda.Stream(0)
+    x = data(comm.rank, 50_000)
+    source, a, other = put(x), put(np.zeros_like(x)), put(np.zeros(1 << 22, np.float32))
+    expected = get(comm.allreduce(source))  # sets the GPU side up
+    late(cuda, producer.address, a, source, other)
+    made = comm.allreduce(Interface(a, stream=producer.address), stream=mine.address)
+    assert get(made, mine.address).tobytes() == expected.tobytes()
+    array = Dlpack(put(x))
+    assert get(comm.allreduce(array, stream=mine.address), mine.address).tobytes() == expected.tobytes()
+    assert array.asked == mine.address
 
 
-def test_a_capture_is_refused(cuda: ModuleType) -> None:
-    def work(comm: Communicator) -> None:
-        a, stream = put(data(0, 100)), cuda.Stream(0)
-        comm.allreduce(a)
-        cuda.begin_capture(stream.address)
-        with pytest.raises(pc.CommunicatorError, match=r"cannot be captured into a graph: its arrays are staged"):
-            comm.allreduce(a, stream=stream.address)
-        cuda.end_capture(stream.address)
+@across(0, 1)
+def test_handles_and_barriers(comm: Communicator, cuda: ModuleType) -> None:
+    stream = cuda.Stream(0)
+    x = data(comm.rank, 5000)
+    handle = comm.iallreduce(put(x), stream=stream.address)
+    handle.wait(5)
+    assert get(handle.result(), stream.address).tobytes() == comm.allreduce(x).tobytes()
+    comm.barrier(stream=stream.address)
+    comm.ibarrier(stream=stream.address).wait(5)
+
+
+@across(0, 0, 1)
+def test_calls_of_other_arrays_in_between(comm: Communicator) -> None:
+    """Nonblocking calls on CPU arrays are executed before a later staged one, in the same order on all ranks."""
+    x = data(comm.rank, 20_000)
+    expected = comm.allreduce(x)
+    for _ in range(4):
+        handles = [comm.iallreduce(x) for _ in range(2)]
+        same(comm.allreduce(put(x)), expected)
+        assert all(handle.result().tobytes() == expected.tobytes() for handle in handles)
+
+
+@across(0, 1)
+def test_a_capture_is_refused(comm: Communicator, cuda: ModuleType) -> None:
+    a, stream = put(data(0, 100)), cuda.Stream(0)
+    comm.allreduce(a)
+    cuda.begin_capture(stream.address)
+    with pytest.raises(pc.CommunicatorError, match=r"cannot be captured into a graph: its arrays are staged"):
         comm.allreduce(a, stream=stream.address)
-
-    across((0, 1), work)
+    cuda.end_capture(stream.address)
+    comm.allreduce(a, stream=stream.address)
 
 
 # -- faults and settings -----------------------------------------------------------------------------------------------
 
 
-def test_a_rank_that_does_not_come() -> None:
-    def work(comm: Communicator) -> None:
-        a = put(data(comm.rank, COUNT))
-        comm.allreduce(a)
-        if comm.rank == 1:
-            time.sleep(1)
-        else:
-            with pytest.raises(pc.TimeoutError, match=r"not entered within 0.5 s by rank 1"):
-                comm.allreduce(a, timeout=0.5)
-        with pytest.raises(pc.TimeoutError, match=r"given up|rank 1"):
-            comm.allreduce(a)
-
-    across((0, 1), work)
-
-
-def test_calls_that_differ() -> None:
-    def work(comm: Communicator) -> None:
-        with pytest.raises(pc.MismatchError, match=r"count=100.*count=99|count=99.*count=100"):
-            comm.allreduce(put(data(0, 100 - comm.rank)), timeout=20)
-
-    across((0, 1), work)
-
-
-def test_wrong_arrays() -> None:
-    def work(comm: Communicator) -> None:
-        a = put(data(0, 100))
-        with pytest.raises(ValueError, match=r"out has 50 elements"):
-            comm.allreduce(a, out=put(data(0, 50)))
-        with pytest.raises(TypeError, match=r"bxor.*float32"):
-            comm.allreduce(a, op="bxor")
+@across(0, 1)
+def test_a_rank_that_does_not_come(comm: Communicator) -> None:
+    a = put(data(comm.rank, COUNT))
+    comm.allreduce(a)
+    if comm.rank == 1:
+        time.sleep(1)
+    else:
+        with pytest.raises(pc.TimeoutError, match=r"not entered within 0.5 s by rank 1"):
+            comm.allreduce(a, timeout=0.5)
+    with pytest.raises(pc.TimeoutError, match=r"given up|rank 1"):
         comm.allreduce(a)
 
-    across((0, 1), work)
+
+@across(0, 1)
+def test_calls_that_differ(comm: Communicator) -> None:
+    with pytest.raises(pc.MismatchError, match=r"count=100.*count=99|count=99.*count=100"):
+        comm.allreduce(put(data(0, 100 - comm.rank)), timeout=20)
 
 
-def test_what_explain_reports() -> None:
-    def work(comm: Communicator) -> str:
-        comm.allreduce(put(data(0, 10)))
-        return str(comm.explain("allreduce", 1 << 20))
+@across(0, 1)
+def test_wrong_arrays(comm: Communicator) -> None:
+    a = put(data(0, 100))
+    with pytest.raises(ValueError, match=r"out has 50 elements"):
+        comm.allreduce(a, out=put(data(0, 50)))
+    with pytest.raises(TypeError, match=r"bxor.*float32"):
+        comm.allreduce(a, op="bxor")
+    comm.allreduce(a)
 
-    for text in across((0, 1), work):
-        assert "staged through host memory in pinned tiles, because PYCOLLECTIVE_CUDA_HOSTS is staged" in text
+
+@across(0, 1)
+def test_what_explain_reports(comm: Communicator) -> None:
+    comm.allreduce(put(data(0, 10)))
+    text = "staged through host memory in pinned tiles, because PYCOLLECTIVE_CUDA_HOSTS is staged"
+    assert text in str(comm.explain("allreduce", 1 << 20))
 
 
 def test_nccl_can_be_required(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYCOLLECTIVE_CUDA_HOSTS", "nccl")
-
     def work(comm: Communicator) -> None:
         with pytest.raises(pc.CommunicatorError, match=r"PYCOLLECTIVE_CUDA_HOSTS is nccl: .*these are threads"):
             comm.allreduce(put(data(0, 10)))
 
-    across((0, 1), work)
+    monkeypatch.setenv("PYCOLLECTIVE_CUDA_HOSTS", "nccl")
+    pc.local_world(2, hosts=(0, 1)).run(work)
