@@ -10,8 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from processes import IMPORTABLE
 
-TESTS = Path(__file__).resolve().parents[3]
+from gpu import emulation
+
 Run = Callable[..., str]
 pytestmark = pytest.mark.emulated
 
@@ -30,102 +32,85 @@ print(found.source, found.path, found.version_text, found.reason, sep="\\n")
 
 @pytest.fixture
 def run(built: Path, tmp_path: Path) -> Run:
-    """Run a snippet; no NCCL can be found unless its environment provides one."""
+    """Run a snippet; no NCCL can be found unless its environment, or a folder "site" or "system", provides one."""
 
     def start(snippet: str, **env: str) -> str:
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYCOLLECTIVE_", "PC_EMULATED_NCCL"))}
-        path = os.pathsep.join([env.pop("PYTHONPATH", ""), str(TESTS), os.environ.get("PYTHONPATH", "")])
-        done = subprocess.run(
-            [sys.executable, "-c", _HEAD + snippet],
-            env={**clean, "LD_LIBRARY_PATH": str(tmp_path / "system"), **env, "PYTHONPATH": path.strip(os.pathsep)},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        path = os.pathsep.join([str(tmp_path / "site"), IMPORTABLE["PYTHONPATH"]])
+        clean |= {"LD_LIBRARY_PATH": str(tmp_path / "system"), "PYTHONPATH": path}
+        command = [sys.executable, "-c", _HEAD + snippet]
+        done = subprocess.run(command, env=clean | env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     return start
 
 
-def _compile(folder: Path, source: str) -> str:
-    """Compile a libnccl.so.2."""
+def _library(folder: Path, source: str = "", version: int = 0) -> str:
+    """A libnccl.so.2: of a source, of one that knows only its version, or (without either) the emulated one."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "nccl.c").write_text(source)
     file = folder / "libnccl.so.2"
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
-    assert compiler is not None, "a C compiler is missing"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(file), str(folder / "nccl.c")], check=True)
+    if source or version:
+        (folder / "nccl.c").write_text(source or f"int ncclGetVersion(int* v) {{ *v = {version}; return 0; }}")
+        subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", file, folder / "nccl.c"], check=True)
+    else:
+        shutil.copy(emulation.NCCL, file)
     return str(file)
-
-
-def _only_version(folder: Path, version: int) -> str:
-    return _compile(folder, f"int ncclGetVersion(int* v) {{ *v = {version}; return 0; }}")
-
-
-def _whole(built: Path, folder: Path) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
-    return str(shutil.copy(built.with_name("libnccl.so.2"), folder / "libnccl.so.2"))
 
 
 def _has_wheel() -> bool:
     return any(Path(folder or ".", "nvidia", "nccl", "lib", "libnccl.so.2").exists() for folder in sys.path)
 
 
-@pytest.mark.skipif(_has_wheel(), reason="a wheel nvidia-nccl-cu* is installed here")
+no_wheel = pytest.mark.skipif(_has_wheel(), reason="a wheel nvidia-nccl-cu* is installed here")
+
+
+@no_wheel
 def test_missing(run: Run) -> None:
     text = run("print(nccl.why_not())")
     assert "libnccl.so.2" in text and "pip install nvidia-nccl-cu13" in text and "PYCOLLECTIVE_NCCL" in text
 
 
-def test_missing_file_that_was_named(run: Run, tmp_path: Path) -> None:
-    text = run("print(nccl.describe())", PYCOLLECTIVE_NCCL=str(tmp_path / "nothing.so"))
-    assert "nothing.so" in text and "no NCCL can be used" in text
+def test_a_named_file_that_cannot_be_used(run: Run, tmp_path: Path) -> None:
+    for file, text in (
+        (str(tmp_path / "nothing.so"), "nothing.so"),
+        (_library(tmp_path / "old", version=2708), "is NCCL 2.7.8; 2.17.0 or newer is needed"),
+        (_library(tmp_path / "other", "int x;"), "is not NCCL"),
+        (_library(tmp_path / "half", version=22304), "(NCCL 2.23.4) lacks ncclGetUniqueId"),
+    ):
+        why = run("print(nccl.describe())", PYCOLLECTIVE_NCCL=file)
+        assert text in why and "no NCCL can be used" in why
 
 
-def test_old(run: Run, tmp_path: Path) -> None:
-    text = run("print(nccl.why_not())", PYCOLLECTIVE_NCCL=_only_version(tmp_path / "old", 2708))
-    assert "is NCCL 2.7.8; 2.17.0 or newer is needed" in text
-
-
-def test_not_nccl(run: Run, tmp_path: Path) -> None:
-    text = run("print(nccl.why_not())", PYCOLLECTIVE_NCCL=_compile(tmp_path / "other", "int x;"))
-    assert "is not NCCL" in text
-
-
-def test_incomplete(run: Run, tmp_path: Path) -> None:
-    text = run("print(nccl.why_not())", PYCOLLECTIVE_NCCL=_only_version(tmp_path / "half", 22304))
-    assert "(NCCL 2.23.4) lacks ncclGetUniqueId" in text
-
-
-def test_new(run: Run, built: Path, tmp_path: Path) -> None:
+def test_new(run: Run, tmp_path: Path) -> None:
     """A version newer than any known one."""
-    file = _whole(built, tmp_path / "new")
+    file = _library(tmp_path / "new")
     source, path, version, reason = run(_SHOW, PYCOLLECTIVE_NCCL=file, PC_EMULATED_NCCL_VERSION="31205").splitlines()
     assert (source, path, version) == ("PYCOLLECTIVE_NCCL", file, "3.12.5") and "named by" in reason
 
 
-def test_wheel_before_system(run: Run, built: Path, tmp_path: Path) -> None:
-    wheel = _whole(built, tmp_path / "site" / "nvidia" / "nccl" / "lib")
-    _whole(built, tmp_path / "system")
-    source, path, _, reason = run(_SHOW, PYTHONPATH=str(tmp_path / "site")).splitlines()
+_WHEEL = Path("site", "nvidia", "nccl", "lib")
+
+
+def test_wheel_before_system(run: Run, tmp_path: Path) -> None:
+    wheel = _library(tmp_path / _WHEEL)
+    _library(tmp_path / "system")
+    source, path, _, reason = run(_SHOW).splitlines()
     assert (source, path) == ("wheel", wheel) and "torch is not loaded" in reason
 
 
-@pytest.mark.skipif(_has_wheel(), reason="a wheel nvidia-nccl-cu* is installed here")
-def test_system(run: Run, built: Path, tmp_path: Path) -> None:
-    system = _whole(built, tmp_path / "system")
+@no_wheel
+def test_system(run: Run, tmp_path: Path) -> None:
+    system = _library(tmp_path / "system")
     source, path, *_ = run(_SHOW).splitlines()
     assert (source, path) == ("system", system)
 
 
-def test_an_old_wheel_is_passed_over(run: Run, built: Path, tmp_path: Path) -> None:
+def test_an_old_wheel_is_passed_over(run: Run, tmp_path: Path) -> None:
     """The reason includes that."""
-    _only_version(tmp_path / "site" / "nvidia" / "nccl" / "lib", 21003)
-    system = _whole(built, tmp_path / "system")
-    source, path, _, reason = run(_SHOW, PYTHONPATH=str(tmp_path / "site")).splitlines()
+    _library(tmp_path / _WHEEL, version=21003)
+    system = _library(tmp_path / "system")
+    source, path, _, reason = run(_SHOW).splitlines()
     if not _has_wheel():
         assert (source, path) == ("system", system)
     assert "2.10.3; 2.17.0 or newer is needed" in reason
@@ -134,30 +119,21 @@ def test_an_old_wheel_is_passed_over(run: Run, built: Path, tmp_path: Path) -> N
 _AS_TORCH = """
 import ctypes, types
 sys.modules["torch"] = types.ModuleType("torch")
-ctypes.CDLL(os.environ["TORCHS"])
+if "TORCHS" in os.environ:
+    ctypes.CDLL(os.environ["TORCHS"])
 """
 
 
-def test_torchs_copy_comes_first(run: Run, built: Path, tmp_path: Path) -> None:
-    _whole(built, tmp_path / "site" / "nvidia" / "nccl" / "lib")
-    torchs = _whole(built, tmp_path / "torch" / "lib")
-    source, path, _, reason = run(_AS_TORCH + _SHOW, PYTHONPATH=str(tmp_path / "site"), TORCHS=torchs).splitlines()
-    assert (source, path) == ("torch", torchs) and "torch has loaded it" in reason
-
-
-def test_torchs_copy_is_too_old(run: Run, built: Path, tmp_path: Path) -> None:
-    """A second copy in the same process would be unsafe: refused, not replaced."""
-    _whole(built, tmp_path / "site" / "nvidia" / "nccl" / "lib")
-    torchs = _only_version(tmp_path / "torch" / "lib", 21003)
-    text = run(_AS_TORCH + "print(nccl.why_not())", PYTHONPATH=str(tmp_path / "site"), TORCHS=torchs)
-    assert "torch: " in text and "2.10.3" in text
-
-
-def test_torch_without_a_copy(run: Run, built: Path, tmp_path: Path) -> None:
-    wheel = _whole(built, tmp_path / "site" / "nvidia" / "nccl" / "lib")
-    snippet = 'import types; sys.modules["torch"] = types.ModuleType("torch")\n' + _SHOW
-    source, path, _, reason = run(snippet, PYTHONPATH=str(tmp_path / "site")).splitlines()
+def test_torchs_copy_comes_first(run: Run, tmp_path: Path) -> None:
+    wheel = _library(tmp_path / _WHEEL)
+    source, path, _, reason = run(_AS_TORCH + _SHOW).splitlines()
     assert (source, path) == ("wheel", wheel) and "torch has loaded none" in reason
+    torchs = _library(tmp_path / "torch" / "lib")
+    source, path, _, reason = run(_AS_TORCH + _SHOW, TORCHS=torchs).splitlines()
+    assert (source, path) == ("torch", torchs) and "torch has loaded it" in reason
+    torchs = _library(tmp_path / "old torch" / "lib", version=21003)
+    text = run(_AS_TORCH + "print(nccl.why_not())", TORCHS=torchs)
+    assert "torch: " in text and "2.10.3" in text, "a second copy in the same process would be unsafe: refused"
 
 
 def test_ranks_that_share_a_gpu(run: Run) -> None:
