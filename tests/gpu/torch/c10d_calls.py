@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,79 +22,39 @@ def compare(world: World, put: Put, get: Put) -> None:
         return put(torch.stack([x, x], 1))[:, 0] if x.dim() == 1 else put(x.t().contiguous()).t()
 
     for later in (False, True):
-        for one in CALLS:
+        for name in _calls(world, "float32", (1,), _as_it_is):
             for dtype in TYPES:
                 for shape in SHAPES:
-                    cpu, gpu = one(world, dtype, shape, _as_it_is), one(world, dtype, shape, gaps if later else put)
-                    for tensors, kinds in ((cpu, ("Work", "PlainWork")), (gpu, ("DeviceWork",))):
-                        work = tensors.pop(0)(later)
+                    cpu = _calls(world, dtype, shape, _as_it_is)[name]
+                    gpu = _calls(world, dtype, shape, gaps if later else put)[name]
+                    for (call, _), kinds in ((cpu, ("Work", "PlainWork")), (gpu, ("DeviceWork",))):
+                        work = call(async_op=later)
                         if later:
                             assert type(work).__name__ in kinds
                             work.wait()
-                    for right, found in zip(cpu, gpu, strict=True):
-                        same(torch.empty_like(right).copy_(get(found)), right, one.__name__, dtype, shape, later)
+                    for right, found in zip(cpu[1], gpu[1], strict=True):
+                        same(torch.empty_like(right).copy_(get(found)), right, name, dtype, shape, later)
 
 
 def _as_it_is(x: Any) -> Any:
     return x
 
 
-def _all_reduce(world: World, dtype: str, shape: Any, put: Put) -> list[Any]:
+def _calls(world: World, dtype: str, shape: Any, put: Put) -> dict[str, tuple[Callable[..., Any], list[Any]]]:
+    """By name: a collective call, of which one may be made, and its outputs."""
     x = put(values(world, dtype, *shape))
-    return [lambda later: dist.all_reduce(x, async_op=later), x]
-
-
-def _average(world: World, dtype: str, shape: Any, put: Put) -> list[Any]:
-    x = put(values(world, dtype, *shape))
-    return [lambda later: dist.all_reduce(x, dist.ReduceOp.AVG, async_op=later), x]
-
-
-def _premultiplied(world: World, dtype: str, shape: Any, put: Put) -> list[Any]:
-    x = put(values(world, dtype, *shape))
-    op = dist._make_nccl_premul_sum(2.0)
-    return [lambda later: dist.all_reduce(x, op, async_op=later), x]
-
-
-def _reduce(world: World, dtype: str, shape: Any, put: Put) -> list[Any]:
-    x = put(values(world, dtype, *shape))
-    return [lambda later: dist.reduce(x, 1, async_op=later), x]
-
-
-def _broadcast(world: World, dtype: str, shape: Any, put: Put) -> list[Any]:
-    x = put(values(world, dtype, *shape))
-    return [lambda later: dist.broadcast(x, 1, async_op=later), x]
-
-
-def _outputs(world: World, dtype: str, shape: Any, put: Any) -> list[Any]:
-    return [put(torch.zeros(shape, dtype=getattr(torch, dtype))) for _ in range(world.size)]
-
-
-def _all_gather(world: World, dtype: str, shape: Any, put: Put) -> list[Any]:
-    x, outs = put(values(world, dtype, *shape)), _outputs(world, dtype, shape, put)
-    return [lambda later: dist.all_gather(outs, x, async_op=later), *outs]
-
-
-def _gather(world: World, dtype: str, shape: Any, put: Put) -> list[Any]:
-    x, outs = put(values(world, dtype, *shape)), _outputs(world, dtype, shape, put)
-    mine = outs if world.rank == 2 else None
-    return [lambda later: dist.gather(x, mine, 2, async_op=later), *outs]
-
-
-def _scatter(world: World, dtype: str, shape: Any, put: Put) -> list[Any]:
-    out, parts = _outputs(world, dtype, shape, put)[0], [put(x) for x in everybodys(world, dtype, *shape)]
-    mine = parts if world.rank == 2 else None
-    return [lambda later: dist.scatter(out, mine, 2, async_op=later), out]
-
-
-def _reduce_scatter(world: World, dtype: str, shape: Any, put: Put) -> list[Any]:
-    out, parts = _outputs(world, dtype, shape, put)[0], [put(x) for x in everybodys(world, dtype, *shape)]
-    return [lambda later: dist.reduce_scatter(out, parts, async_op=later), out]
-
-
-def _all_to_all(world: World, dtype: str, shape: Any, put: Put) -> list[Any]:
-    outs, parts = _outputs(world, dtype, shape, put), [put(values(world, dtype, *shape)) for _ in range(world.size)]
-    return [lambda later: dist.all_to_all(outs, parts, async_op=later), *outs]
-
-
-CALLS = (_all_reduce, _average, _premultiplied, _reduce, _broadcast, _all_gather, _gather, _scatter, _reduce_scatter)
-CALLS = (*CALLS, _all_to_all)
+    outs = [put(torch.zeros(shape, dtype=getattr(torch, dtype))) for _ in range(world.size)]
+    parts = [put(part) for part in everybodys(world, dtype, *shape)]
+    at_root = world.rank == 2
+    return {
+        "sum": (partial(dist.all_reduce, x), [x]),
+        "average": (partial(dist.all_reduce, x, dist.ReduceOp.AVG), [x]),
+        "premultiplied": (partial(dist.all_reduce, x, dist._make_nccl_premul_sum(2.0)), [x]),
+        "reduce": (partial(dist.reduce, x, 1), [x]),
+        "broadcast": (partial(dist.broadcast, x, 1), [x]),
+        "all_gather": (partial(dist.all_gather, outs, x), outs),
+        "gather": (partial(dist.gather, x, outs if at_root else None, 2), outs),
+        "scatter": (partial(dist.scatter, outs[0], parts if at_root else None, 2), outs[:1]),
+        "reduce_scatter": (partial(dist.reduce_scatter, outs[0], parts), outs[:1]),
+        "all_to_all": (partial(dist.all_to_all, outs, parts), outs),
+    }

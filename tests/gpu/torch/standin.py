@@ -160,11 +160,14 @@ def empty(shape: tuple[int, ...], dtype: Any) -> Any:
     """A tensor in the emulated device's memory."""
     count = int(np.prod(shape))
     width = torch.empty(0, dtype=dtype).element_size()
-    owner = allocate((max(count * width, 1),), "uint8", 0)
-    memory = (ctypes.c_uint8 * owner.nbytes).from_address(owner.address)
-    memory._owner = owner  # type: ignore[attr-defined]
-    raw = torch.from_numpy(np.frombuffer(memory, np.uint8))
-    return raw[: count * width].view(dtype).view(shape)
+    return over(allocate((max(count * width, 1),), "uint8", 0))[: count * width].view(dtype).view(shape)
+
+
+def over(array: Any) -> Any:
+    """The bytes of a device array as a tensor, which keeps it alive."""
+    memory = (ctypes.c_uint8 * array.nbytes).from_address(array.address)
+    memory._owner = array  # type: ignore[attr-defined]
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def put(x: Any) -> Any:

@@ -7,43 +7,37 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from c10d import World, all_gather_single, job, reduce_scatter_single, run
+from c10d import World, all_gather_single, job, reduce_scatter_single
 from processes import TESTS, _load
 
 torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
+from c10d_training import compare as compare_training  # noqa: E402
+
+from gpu.ranks import on_worlds  # noqa: E402
+from gpu.torch import c10d_calls, standin  # noqa: E402
+from gpu.torch.standin import get, put  # noqa: E402
+from pycollective.comm.cuda.runtime import load  # noqa: E402
+from pycollective.torch.distributed.cuda import cuda  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.emulated, pytest.mark.usefixtures("cuda")]
 
 
-def test_collectives() -> None:
-    run(3, _collectives, gloo=False)
-
-
-def _collectives(world: World) -> None:
-    from gpu.torch import standin
-    from gpu.torch.c10d_calls import compare
-
+@on_worlds(3, gloo=False)
+def test_collectives(world: World) -> None:
     standin.install()
-    compare(world, standin.put, standin.get)
+    c10d_calls.compare(world, put, get)
 
 
 # -- streams -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_host_does_not_wait() -> None:
-    run(2, _host_continues, gloo=False)
-
-
-def _host_continues(world: World) -> None:
-    from gpu.torch import standin
-    from pycollective.comm.cuda.runtime import load
-    from pycollective.torch.distributed.cuda import cuda
-
+@on_worlds(2, gloo=False)
+def test_the_host_does_not_wait(world: World) -> None:
     made, store = standin.install(), world.ours.get_group_store()
-    x = standin.put(torch.ones(20_000))
+    x = put(torch.ones(20_000))
     dist.all_reduce(x)  # sets the group's GPU side up, which waits for all ranks
-    assert standin.get(x)[0] == 2
+    assert get(x)[0] == 2
     if world.rank:
         store.wait(["others"])
     # Rank 0 passes all of this before rank 1 arrives.
@@ -59,7 +53,7 @@ def _host_continues(world: World) -> None:
         work.wait()  # in the current stream
     waiting = [cuda().mark(made.current(0)), cuda().mark(side)]
     dist.all_reduce(x)  # after the other call: the current stream waits for it
-    copied = standin.put(torch.zeros(20_000))
+    copied = put(torch.zeros(20_000))
     much = standin.empty((2, 1 << 23), torch.float32)
     for _ in range(3):  # the current stream has other work, and reaches the last copy later
         load().copy(much[0].data_ptr(), much[1].data_ptr(), 1 << 25, 0, 0)
@@ -68,22 +62,16 @@ def _host_continues(world: World) -> None:
     if world.rank == 0:
         assert not late and not any(event.query() for event in waiting)
         store.set("others", "go")
-    assert standin.get(x)[0] == 8
+    assert get(x)[0] == 8
     total.wait()
-    assert standin.get(copied)[0] == 16
+    assert get(copied)[0] == 16
     work.wait(timedelta(seconds=20))
     assert work.is_completed() and work.is_success() and work.result()[0] is x
     assert all(event.query() for event in waiting)
 
 
-def test_order_futures_messages_and_barriers() -> None:
-    run(2, _order, gloo=False)
-
-
-def _order(world: World) -> None:
-    from gpu.torch import standin
-    from gpu.torch.standin import get, put
-
+@on_worlds(2, gloo=False)
+def test_order_futures_messages_and_barriers(world: World) -> None:
     standin.install()
     _overlapping_calls(world)
     x = put(torch.full((30_000,), world.rank + 1.0))
@@ -124,8 +112,6 @@ def _order(world: World) -> None:
 
 def _overlapping_calls(world: World) -> None:
     """Calls on the same memory, some of them asynchronous, different on each rank, run in program order."""
-    from gpu.torch.standin import get, put
-
     x, works = put(torch.ones(20_000)), []
     for i in range(8):
         later = (i + world.rank) % 2 == 0
@@ -147,8 +133,6 @@ def _overlapping_calls(world: World) -> None:
 
 
 def _refused(world: World) -> None:
-    from gpu.torch.standin import get, put
-
     here, there = torch.ones(4), put(torch.ones(4))
     with pytest.raises(ValueError, match="different devices, cpu and cuda:0"):
         dist.all_gather([there, put(here)], here)
@@ -163,20 +147,15 @@ def _refused(world: World) -> None:
 # -- users of the backend --------------------------------------------------------------------------------------------
 
 
-def test_training() -> None:
+@on_worlds(2, on_device=True)
+def test_training(world: World) -> None:
     """As the CPU tests, which compare with Gloo."""
-    run(2, _training, on_device=True)
-
-
-def _training(world: World) -> None:
-    from c10d_training import compare
-
     folder = TESTS / "frameworks" / "torch" / "distributed"
     parallel, sharded = (str(folder / f"test_{name}.py") for name in ("data_parallel", "sharded"))
     for name in ("_data_parallel", "_hooks"):
         _load(parallel, name)(world)
     _load(sharded, "_in_parts")(world)
-    compare(world, _load(sharded, "_fsdp2"), _load(sharded, "_fsdp1"))
+    compare_training(world, _load(sharded, "_fsdp2"), _load(sharded, "_fsdp1"))
 
 
 def test_a_lost_rank() -> None:
@@ -188,12 +167,10 @@ def test_a_lost_rank() -> None:
 
 
 def _lost(world: World) -> None:
-    from gpu.torch import standin
-
     standin.install()
-    x = standin.put(torch.ones(20_000))
+    x = put(torch.ones(20_000))
     dist.all_reduce(x)
-    standin.get(x)
+    get(x)
     world.link.send("ready")
     if world.rank == 1:
         world.link.recv()  # and is killed

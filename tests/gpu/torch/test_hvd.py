@@ -16,6 +16,7 @@ from hvd import run  # noqa: E402
 from opt import small, together  # noqa: E402
 
 from gpu import emulation  # noqa: E402
+from gpu.torch import standin  # noqa: E402
 from pycollective.comm.arguments import arrays as host_arrays  # noqa: E402
 from pycollective.comm.cuda import arrays  # noqa: E402
 from pycollective.comm.cuda.runtime import load  # noqa: E402
@@ -43,13 +44,6 @@ def _stand_in() -> None:
         assert x.is_contiguous(), what
         return arrays.View(x.data_ptr(), tuple(x.shape), str(x.dtype).removeprefix("torch."), 0, True, x)
 
-    def over(array: Any) -> Any:
-        import ctypes
-
-        memory = (ctypes.c_uint8 * array.nbytes).from_address(array.address)
-        memory._owner = array  # type: ignore[attr-defined]
-        return torch.frombuffer(memory, dtype=torch.uint8)
-
     patches = {
         "_current_stream": lambda x: 0 if isinstance(x, torch.Tensor) else others_stream(x),
         "_view_of_tensor": view,
@@ -63,7 +57,7 @@ def _stand_in() -> None:
     host_arrays.on_device = lambda x: isinstance(x, torch.Tensor) or others(x)
     jobs._needs_no_check = lambda item: False  # sees that the memory is the CPU's
     Engine.reduce_group = lambda *_: None  # type: ignore[method-assign]  # so does the core
-    torch.from_dlpack = over
+    torch.from_dlpack = standin.over
 
 
 def _operations(hvd: Any) -> None:

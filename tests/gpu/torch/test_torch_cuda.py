@@ -6,10 +6,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from c10d import World, run
+from c10d import World
 
 torch: Any = pytest.importorskip("torch", reason="needs a GPU and torch with CUDA: there is no torch")
 import torch.distributed as dist  # noqa: E402
+
+from gpu.ranks import on_worlds  # noqa: E402
+from gpu.torch.c10d_calls import compare  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.gpu]
 
@@ -29,22 +32,14 @@ def _on_own_device(world: World) -> Any:
     return device
 
 
-def test_c10d_collectives() -> None:
-    run(3, _collectives, gloo=False)
-
-
-def _collectives(world: World) -> None:
-    from gpu.torch.c10d_calls import compare
-
+@on_worlds(3, gloo=False)
+def test_c10d_collectives(world: World) -> None:
     device = _on_own_device(world)
     compare(world, lambda x: x.to(device), lambda x: x)
 
 
-def test_c10d_streams() -> None:
-    run(2, _streams, gloo=False)
-
-
-def _streams(world: World) -> None:
+@on_worlds(2, gloo=False)
+def test_c10d_streams(world: World) -> None:
     """The host continues; streams that wait and a future's callbacks see the result."""
     device, store = _on_own_device(world), world.ours.get_group_store()
     x = torch.ones(1 << 20, device=device)
@@ -82,11 +77,8 @@ def _streams(world: World) -> None:
         dist.all_gather([got, got.cpu()], got)
 
 
-def test_c10d_training() -> None:
-    run(2, _training)
-
-
-def _training(world: World) -> None:
+@on_worlds(2)
+def test_c10d_training(world: World) -> None:
     """DistributedDataParallel and fully_shard on the GPU give the results of DistributedDataParallel with Gloo."""
     from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel
