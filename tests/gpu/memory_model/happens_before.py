@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, field
 
-from pycollective.schedule.compiler.schedule import Schedule
+from pycollective.schedule.compiler.schedule import Placement, Schedule
 from pycollective.schedule.compiler.steps import IN, Step, Wait
 
 ENTRIES = 8
@@ -93,11 +93,9 @@ class Rank:
             "barrier before publish", "exit waits", "guard", or a pair of a step's index and the index of its wait.
     """
 
-    def __init__(
-        self, memory: Memory, schedule: Schedule, rank: int, negotiates: bool, without: Collection[object]
-    ) -> None:
+    def __init__(self, memory: Memory, schedule: Schedule, rank: int, without: Collection[object]) -> None:
         self._memory, self._schedule, self._rank = memory, schedule, rank
-        self._mine, self._negotiates, self.without = schedule.ranks[rank], negotiates, without
+        self._mine, self.without = schedule.ranks[rank], without
         self._lanes = memory.lanes
         self._base, self._call, self._slot, self._turn = 1, 0, 0, 0
         self._held: dict[tuple[int, int], int] = {}  # what guard() waits for, by slot and peer
@@ -155,7 +153,7 @@ class Rank:
         for peer in peers:
             self._memory.write(self._thread(peer), ("entry", peer, self._rank, self._call % ENTRIES))
             self._memory.release(self._thread(peer), peer, self._base)
-        if self._negotiates:
+        if self._schedule.placement is not Placement.STAGED:  # with windows, ranks wait for one another
             for peer in peers:
                 yield from self._await_one(peer, peer, self._base)
             self._barrier()
@@ -220,19 +218,16 @@ class Rank:
                 self._memory.write(thread, self._place(target.rank, target.place, step.chunk, tile, slot, element))
 
 
-def check(
-    schedule: Schedule, negotiates: bool, lanes: int = 2, tiles: int = 3, calls: int = 3,
-    without: Collection[object] = (), only: int | None = None,
-) -> None:  # fmt: skip
+def check(schedule: Schedule, without: Collection[object] = (), only: int | None = None) -> None:
     """Raise Race if the schedule has one, or if a rank waits forever.
 
     Args:
-        negotiates: whether the ranks wait for one another at the beginning of a call, as with windows.
         without: see Rank; `only`: of this rank.
     """
+    lanes, tiles, calls = 2, 3, 3
     memory = Memory(schedule.size, lanes)
     running = [
-        Rank(memory, schedule, rank, negotiates, without if only in (None, rank) else ()).run(calls, tiles)
+        Rank(memory, schedule, rank, without if only in (None, rank) else ()).run(calls, tiles)
         for rank in range(schedule.size)
     ]
     idle = 0

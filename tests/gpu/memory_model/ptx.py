@@ -2,8 +2,8 @@
 
 D. Lustig, S. Sahasrabuddhe, O. Giroux, "A Formal Analysis of the NVIDIA PTX Memory Consistency Model", ASPLOS 2019,
 https://doi.org/10.1145/3297858.3304043; names of relations as in the chapter "Memory Consistency Model" of
-https://docs.nvidia.com/cuda/parallel-thread-execution. Fence-SC order and atomicity are left out: our kernels have no
-such fences and no atomic operations on data.
+https://docs.nvidia.com/cuda/parallel-thread-execution. Fences and atomicity are left out: our kernels have no fences
+and no atomic operations on data.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Thread:
     Attributes:
         gpu, block: numbers.
         code: operations, "KIND.SEMANTICS.SCOPE LOCATION=LABEL": ld and st (weak, relaxed, acquire, release; cta, gpu,
-            sys), "fence.acq_rel.SCOPE", "bar NUMBER". Labels are needed by the outcome only. A load with "poll." before
-            it decides whether later operations run at all.
+            sys), "bar NUMBER". Labels are needed by the outcome only. A load with "poll." before it decides whether
+            later operations run at all.
     """
 
     gpu: int
@@ -64,7 +64,7 @@ class Operation:
 
     @property
     def strong(self) -> bool:
-        return self.kind == "fence" or (self.on_memory and self.semantics != "weak")
+        return self.on_memory and self.semantics != "weak"
 
     def includes(self, other: Operation) -> bool:
         """Return whether its scope includes the thread of another one."""
@@ -136,16 +136,14 @@ class Litmus:
         """From the first operation of each release pattern to its store."""
         strong = self._those("st.relaxed", "st.release")
         same = self.identity | (self.program_order & self.overlapping)
-        release, fence = self._those("st.release"), self._those("fence.acq_rel")
-        return _compose(_compose(release, same), strong) | _compose(_compose(fence, self.program_order), strong)
+        return _compose(_compose(self._those("st.release"), same), strong)
 
     @cached_property
     def acquires(self) -> Relation:
         """From the load of each acquire pattern to its last operation."""
         strong = self._those("ld.relaxed", "ld.acquire")
         same = self.identity | (self.program_order & self.overlapping)
-        acquire, fence = self._those("ld.acquire"), self._those("fence.acq_rel")
-        return _compose(_compose(strong, same), acquire) | _compose(_compose(strong, self.program_order), fence)
+        return _compose(_compose(strong, same), self._those("ld.acquire"))
 
     @cached_property
     def depends(self) -> Relation:

@@ -58,35 +58,30 @@ class Shape:
     wrong: Callable[[ReadsFrom], bool]
 
 
+def handed_over(first: str, then: str, *later: str) -> Callable[[str, str, tuple[int, int, int]], list[Thread]]:
+    """One operation before another of the next GPU, by a flag; other threads of both blocks store and load the flag."""
+    return lambda st, ld, gpu: [
+        Thread(gpu[0], 0, [first, "bar 1"]),
+        Thread(gpu[0], 0, ["bar 1", f"{st} flag=set", *(f"{st} flag={label}" for label in later)]),
+        Thread(gpu[1], 1, [f"{ld} flag=seen", "bar 2"]),
+        Thread(gpu[1], 1, ["bar 2", then]),
+    ]
+
+
 SHAPES = {
-    # publish(), after the barrier of all(true), and await(): other threads wrote the data than store the flag.
+    # publish(), after the barrier of all(true), and await().
     "publish and await": Shape(
-        lambda st, ld, gpu: [
-            Thread(gpu[0], 0, ["st.weak data=new", "bar 1"]),
-            Thread(gpu[0], 0, ["bar 1", f"{st} flag=set"]),
-            Thread(gpu[1], 1, [f"{ld} flag=seen", "bar 2"]),
-            Thread(gpu[1], 1, ["bar 2", "ld.weak data=got"]),
-        ],
+        handed_over("st.weak data=new", "ld.weak data=got"),
         lambda reads: reads["seen"] == "set" and reads["got"] is None,
     ),
     # A wait is satisfied by a later value of the counter, too.
     "the counter has gone on": Shape(
-        lambda st, ld, gpu: [
-            Thread(gpu[0], 0, ["st.weak data=new", "bar 1"]),
-            Thread(gpu[0], 0, ["bar 1", f"{st} flag=set", f"{st} flag=later"]),
-            Thread(gpu[1], 1, [f"{ld} flag=seen", "bar 2"]),
-            Thread(gpu[1], 1, ["bar 2", "ld.weak data=got"]),
-        ],
+        handed_over("st.weak data=new", "ld.weak data=got", "later"),
         lambda reads: reads["seen"] == "later" and reads["got"] is None,
     ),
     # guard(), exit waits: what a reader has consumed is written again.
     "a reader sees what comes after": Shape(
-        lambda st, ld, gpu: [
-            Thread(gpu[1], 1, ["ld.weak data=got", "bar 1"]),
-            Thread(gpu[1], 1, ["bar 1", f"{st} flag=set"]),
-            Thread(gpu[0], 0, [f"{ld} flag=seen", "bar 2"]),
-            Thread(gpu[0], 0, ["bar 2", "st.weak data=next"]),
-        ],
+        handed_over("ld.weak data=got", "st.weak data=next"),
         lambda reads: reads["seen"] == "set" and reads["got"] == "next",
     ),
     # The compiler leaves out a wait that two others imply (pycollective/schedule/compiler).
