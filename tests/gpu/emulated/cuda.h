@@ -14,13 +14,10 @@ using CUdeviceptr = unsigned long long;
 using CUdevice = int;
 using CUmemGenericAllocationHandle = unsigned long long;
 enum CUmemAllocationType { CU_MEM_ALLOCATION_TYPE_PINNED = 1 };
-enum CUmemAllocationHandleType { CU_MEM_HANDLE_TYPE_NONE = 0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
+enum CUmemAllocationHandleType { CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
 enum CUmemLocationType { CU_MEM_LOCATION_TYPE_DEVICE = 1 };
 enum CUmemAccess_flags { CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 };
-enum CUmemAllocationGranularity_flags {
-  CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0,
-  CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1
-};
+enum CUmemAllocationGranularity_flags { CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1 };
 struct CUmemLocation {
   CUmemLocationType type;
   int id;

@@ -95,8 +95,6 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
     case cudaDevAttrMaxThreadsPerBlock: *value = 4; break;
     case cudaDevAttrMultiProcessorCount: *value = static_cast<int>(multiprocessors()); break;
-    case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
-    case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
     case cudaDevAttrCooperativeLaunch: *value = cooperative() ? 1 : 0; break;
   }
   return cudaSuccess;

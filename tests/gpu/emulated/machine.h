@@ -46,10 +46,6 @@ struct Stream {
     const uint64_t until = added;
     changed.wait(lock, [&] { return done >= until; });
   }
-  bool idle() {
-    const std::lock_guard lock(mutex);
-    return done == added;
-  }
   void work() {
     std::unique_lock lock(mutex);
     for (;;) {

@@ -13,32 +13,33 @@ bool pinned(const void* pointer) {
   return static_cast<const char*>(pointer) < begin + bytes;
 }
 
-}  // namespace
-
-cudaError_t cudaMalloc(void** pointer, size_t bytes) {
-  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
-  if (flag("PC_EMULATED_STRICT_ALLOCATION") && kernels_run()) return cudaErrorMemoryAllocation;
-  const int fd = make_shared(std::max<size_t>(bytes, 1));
-  if (fd < 0) return cudaErrorMemoryAllocation;
-  char* at = map_shared(fd, std::max<size_t>(bytes, 1));
-  if (at == nullptr) return cudaErrorMemoryAllocation;
-  const std::lock_guard lock(state().mutex);
-  state().allocations[at] = {std::max<size_t>(bytes, 1), fd, device, false};
-  *pointer = at;
-  return cudaSuccess;
-}
-cudaError_t cudaFree(void* pointer) {
-  if (pointer == nullptr) return cudaSuccess;
+cudaError_t release(void* pointer, bool mapped) {
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   drain_all();
   const std::lock_guard lock(state().mutex);
   const auto found = state().allocations.find(static_cast<char*>(pointer));
-  if (found == state().allocations.end() || found->second.mapped) return cudaErrorInvalidValue;
+  if (found == state().allocations.end() || found->second.mapped != mapped) return cudaErrorInvalidValue;
   munmap(found->first, found->second.bytes);
   close(found->second.fd);
   state().allocations.erase(found);
   return cudaSuccess;
 }
+
+}  // namespace
+
+cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
+  if (flag("PC_EMULATED_STRICT_ALLOCATION") && kernels_run()) return cudaErrorMemoryAllocation;
+  bytes = std::max<size_t>(bytes, 1);
+  const int fd = make_shared(bytes);
+  char* at = fd < 0 ? nullptr : map_shared(fd, bytes);
+  if (at == nullptr) return cudaErrorMemoryAllocation;
+  const std::lock_guard lock(state().mutex);
+  state().allocations[at] = {bytes, fd, device, false};
+  *pointer = at;
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* pointer) { return pointer == nullptr ? cudaSuccess : release(pointer, false); }
 cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   *pointer = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
@@ -137,14 +138,4 @@ cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t handle, unsi
   *pointer = at;
   return cudaSuccess;
 }
-cudaError_t cudaIpcCloseMemHandle(void* pointer) {
-  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
-  drain_all();
-  const std::lock_guard lock(state().mutex);
-  const auto found = state().allocations.find(static_cast<char*>(pointer));
-  if (found == state().allocations.end() || !found->second.mapped) return cudaErrorInvalidValue;
-  munmap(found->first, found->second.bytes);
-  close(found->second.fd);
-  state().allocations.erase(found);
-  return cudaSuccess;
-}
+cudaError_t cudaIpcCloseMemHandle(void* pointer) { return release(pointer, true); }

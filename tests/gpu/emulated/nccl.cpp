@@ -18,6 +18,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "dtype/convert.h"
@@ -93,11 +94,11 @@ struct Comm { std::shared_ptr<State> state; };
 
 struct Call {
   Kind kind;
-  const char* x;
-  char* out;
+  const void* x;
+  void* out;
   size_t count;
-  int type, op, root;
-  double scalar;  // NaN: none
+  int type, op = kSum, root = -1;
+  double scalar = 1;
 };
 
 // -- moving data ------------------------------------------------------------------------------------------------------
@@ -159,45 +160,43 @@ bool carry_out(State& state, std::vector<Transfer> transfers) {
 
 // -- arithmetic -------------------------------------------------------------------------------------------------------
 
-double load(const char* at, size_t i, int type) {
-  using namespace pc;
+using pc::to_float;
+float to_float(pc::float8_e4m3fn v) { return pc::E4M3FN::decode(v.bits); }
+float to_float(pc::float8_e5m2 v) { return pc::E5M2::decode(v.bits); }
+
+// Calls `function` with a value of the type's C++ type.
+template <class Function>
+auto with_type(int type, Function function) {
   switch (type) {
-    case kInt8: return reinterpret_cast<const int8_t*>(at)[i];
-    case kUint8: return reinterpret_cast<const uint8_t*>(at)[i];
-    case kInt32: return reinterpret_cast<const int32_t*>(at)[i];
-    case kUint32: return reinterpret_cast<const uint32_t*>(at)[i];
-    case kInt64: return static_cast<double>(reinterpret_cast<const int64_t*>(at)[i]);
-    case kUint64: return static_cast<double>(reinterpret_cast<const uint64_t*>(at)[i]);
-    case kFloat16: return Half::decode(reinterpret_cast<const uint16_t*>(at)[i]);
-    case kFloat32: return reinterpret_cast<const float*>(at)[i];
-    case kFloat64: return reinterpret_cast<const double*>(at)[i];
-    case kBfloat16: return to_float(reinterpret_cast<const bfloat16*>(at)[i]);
-    case kE4m3: return E4M3FN::decode(reinterpret_cast<const uint8_t*>(at)[i]);
-    default: return E5M2::decode(reinterpret_cast<const uint8_t*>(at)[i]);
+    case kInt8: return function(int8_t{});
+    case kUint8: return function(uint8_t{});
+    case kInt32: return function(int32_t{});
+    case kUint32: return function(uint32_t{});
+    case kInt64: return function(int64_t{});
+    case kUint64: return function(uint64_t{});
+    case kFloat16: return function(pc::float16{});
+    case kFloat32: return function(float{});
+    case kFloat64: return function(double{});
+    case kBfloat16: return function(pc::bfloat16{});
+    case kE4m3: return function(pc::float8_e4m3fn{});
+    default: return function(pc::float8_e5m2{});
   }
 }
 
-void store(char* at, size_t i, int type, double value) {
-  using namespace pc;
-  const auto small = static_cast<float>(value);
-  switch (type) {
-    case kInt8: reinterpret_cast<int8_t*>(at)[i] = static_cast<int8_t>(value); break;
-    case kUint8: reinterpret_cast<uint8_t*>(at)[i] = static_cast<uint8_t>(value); break;
-    case kInt32: reinterpret_cast<int32_t*>(at)[i] = static_cast<int32_t>(value); break;
-    case kUint32: reinterpret_cast<uint32_t*>(at)[i] = static_cast<uint32_t>(value); break;
-    case kInt64: reinterpret_cast<int64_t*>(at)[i] = static_cast<int64_t>(value); break;
-    case kUint64: reinterpret_cast<uint64_t*>(at)[i] = static_cast<uint64_t>(value); break;
-    case kFloat16: reinterpret_cast<uint16_t*>(at)[i] = static_cast<uint16_t>(Half::encode(small)); break;
-    case kFloat32: reinterpret_cast<float*>(at)[i] = small; break;
-    case kFloat64: reinterpret_cast<double*>(at)[i] = value; break;
-    case kBfloat16: {  // exact sums only: the tests' numbers are small
-      const auto bits = std::bit_cast<uint32_t>(small);
-      reinterpret_cast<uint16_t*>(at)[i] = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-      break;
-    }
-    case kE4m3: reinterpret_cast<uint8_t*>(at)[i] = static_cast<uint8_t>(E4M3FN::encode(small)); break;
-    default: reinterpret_cast<uint8_t*>(at)[i] = static_cast<uint8_t>(E5M2::encode(small)); break;
-  }
+double load(const void* at, size_t i, int type) {
+  return with_type(type, [=]<class T>(T) -> double {
+    const T value = static_cast<const T*>(at)[i];
+    if constexpr (std::is_arithmetic_v<T>) return static_cast<double>(value);
+    else return to_float(value);
+  });
+}
+
+void store(void* at, size_t i, int type, double value) {
+  with_type(type, [=]<class T>(T) {
+    T& into = static_cast<T*>(at)[i];
+    if constexpr (std::is_arithmetic_v<T>) into = static_cast<T>(value);
+    else pc::from_float(static_cast<float>(value), into);
+  });
 }
 
 double combine(int op, double a, double b) {
@@ -209,12 +208,11 @@ double combine(int op, double a, double b) {
   }
 }
 
-void reduce_blocks(const State& state, const Call& c, const std::vector<std::vector<char>>& blocks, char* out) {
-  const double factor = std::isnan(c.scalar) ? 1.0 : c.scalar;
+void reduce_blocks(const State& state, const Call& c, const std::vector<std::vector<char>>& blocks) {
   for (size_t i = 0; i < c.count; ++i) {
-    double total = load(blocks[0].data(), i, c.type) * factor;
-    for (int r = 1; r < state.size; ++r) total = combine(c.op, total, load(blocks[r].data(), i, c.type) * factor);
-    store(out, i, c.type, c.op == kAvg ? total / state.size : total);
+    double total = load(blocks[0].data(), i, c.type) * c.scalar;
+    for (int r = 1; r < state.size; ++r) total = combine(c.op, total, load(blocks[r].data(), i, c.type) * c.scalar);
+    store(c.out, i, c.type, c.op == kAvg ? total / state.size : total);
   }
 }
 
@@ -227,20 +225,21 @@ bool collective(State& state, const Call& c) {
   const bool reduces = c.kind == kAllreduce || c.kind == kReduce || c.kind == kReduceScatter;
   const bool receives = c.root < 0 || (c.kind == kBroadcast || c.root == state.rank);
   if (reduces && receives) blocks.assign(state.size, std::vector<char>(bytes));
+  char* const x = static_cast<char*>(const_cast<void*>(c.x));
+  char* const out = static_cast<char*>(c.out);
   std::vector<char> mine;  // in place: sent data must not be overwritten by received data
-  if (c.kind == kAllgather || (c.kind == kBroadcast && c.root == state.rank)) mine.assign(c.x, c.x + bytes);
+  if (c.kind == kAllgather || (c.kind == kBroadcast && c.root == state.rank)) mine.assign(x, x + bytes);
   for (int r = 0; r < state.size; ++r) {
-    char* x = const_cast<char*>(c.x);
     if (c.kind == kAllreduce || c.kind == kReduceScatter || (c.kind == kReduce && r == c.root))
       transfers.push_back({c.kind == kReduceScatter ? x + r * bytes : x, bytes, r, true});
     if (reduces && receives) transfers.push_back({blocks[r].data(), bytes, r, false});
     if (c.kind == kAllgather || (c.kind == kBroadcast && c.root == state.rank))
       transfers.push_back({mine.data(), bytes, r, true});
-    if (c.kind == kAllgather) transfers.push_back({c.out + r * bytes, bytes, r, false});
-    if (c.kind == kBroadcast && r == c.root) transfers.push_back({c.out, bytes, r, false});
+    if (c.kind == kAllgather) transfers.push_back({out + r * bytes, bytes, r, false});
+    if (c.kind == kBroadcast && r == c.root) transfers.push_back({out, bytes, r, false});
   }
   if (!carry_out(state, transfers)) return false;
-  if (reduces && receives) reduce_blocks(state, c, blocks, c.out);
+  if (reduces && receives) reduce_blocks(state, c, blocks);
   return true;
 }
 
@@ -248,8 +247,8 @@ void perform(State& state, const std::vector<Call>& calls) {
   std::vector<Transfer> pairs;
   for (const Call& c : calls) {
     const size_t bytes = c.count * kSizes[c.type];
-    if (c.kind == kSend) pairs.push_back({const_cast<char*>(c.x), bytes, c.root, true});
-    else if (c.kind == kRecv) pairs.push_back({c.out, bytes, c.root, false});
+    if (c.kind == kSend) pairs.push_back({static_cast<char*>(const_cast<void*>(c.x)), bytes, c.root, true});
+    else if (c.kind == kRecv) pairs.push_back({static_cast<char*>(c.out), bytes, c.root, false});
     else if (state.aborted || state.error != kSuccess || !collective(state, c)) return;
   }
   if (!pairs.empty()) (void)carry_out(state, pairs);
@@ -316,8 +315,6 @@ int add(Comm* comm, void* stream, Call call) {
   group.calls.push_back(call);
   return kSuccess;
 }
-
-const double kNone = std::nan("");
 
 void meet(const std::shared_ptr<State>& state, const std::string& name) {
   state->shared->pid[state->rank] = getpid();
@@ -425,35 +422,30 @@ EXPORT int ncclRedOpCreatePreMulSum(int* op, void* scalar, int type, int residen
   if (residence != 1) return fail(kInvalidArgument, "the scalar is in host memory");
   State& state = *comm->state;
   *op = state.next_operator++;
-  state.operators[*op] = {load(static_cast<const char*>(scalar), 0, type), type};
+  state.operators[*op] = {load(scalar, 0, type), type};
   return kSuccess;
 }
 EXPORT int ncclRedOpDestroy(int op, Comm* comm) {
   return comm->state->operators.erase(op) == 1 ? kSuccess : fail(kInvalidArgument, "no such operator");
 }
 EXPORT int ncclAllReduce(const void* x, void* out, size_t count, int type, int op, Comm* comm, void* stream) {
-  return add(comm, stream,
-             {kAllreduce, static_cast<const char*>(x), static_cast<char*>(out), count, type, op, -1, kNone});
+  return add(comm, stream, {kAllreduce, x, out, count, type, op});
 }
 EXPORT int ncclReduce(const void* x, void* out, size_t count, int type, int op, int root, Comm* comm, void* stream) {
-  return add(comm, stream,
-             {kReduce, static_cast<const char*>(x), static_cast<char*>(out), count, type, op, root, kNone});
+  return add(comm, stream, {kReduce, x, out, count, type, op, root});
 }
 EXPORT int ncclBroadcast(const void* x, void* out, size_t count, int type, int root, Comm* comm, void* stream) {
-  return add(comm, stream,
-             {kBroadcast, static_cast<const char*>(x), static_cast<char*>(out), count, type, kSum, root, kNone});
+  return add(comm, stream, {kBroadcast, x, out, count, type, kSum, root});
 }
 EXPORT int ncclReduceScatter(const void* x, void* out, size_t count, int type, int op, Comm* comm, void* stream) {
-  return add(comm, stream,
-             {kReduceScatter, static_cast<const char*>(x), static_cast<char*>(out), count, type, op, -1, kNone});
+  return add(comm, stream, {kReduceScatter, x, out, count, type, op});
 }
 EXPORT int ncclAllGather(const void* x, void* out, size_t count, int type, Comm* comm, void* stream) {
-  return add(comm, stream,
-             {kAllgather, static_cast<const char*>(x), static_cast<char*>(out), count, type, kSum, -1, kNone});
+  return add(comm, stream, {kAllgather, x, out, count, type});
 }
 EXPORT int ncclSend(const void* x, size_t count, int type, int peer, Comm* comm, void* stream) {
-  return add(comm, stream, {kSend, static_cast<const char*>(x), nullptr, count, type, kSum, peer, kNone});
+  return add(comm, stream, {kSend, x, nullptr, count, type, kSum, peer});
 }
 EXPORT int ncclRecv(void* out, size_t count, int type, int peer, Comm* comm, void* stream) {
-  return add(comm, stream, {kRecv, nullptr, static_cast<char*>(out), count, type, kSum, peer, kNone});
+  return add(comm, stream, {kRecv, nullptr, out, count, type, kSum, peer});
 }

@@ -60,7 +60,6 @@ cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
   *id = real(stream)->id;
   return cudaSuccess;
 }
-cudaError_t cudaStreamQuery(cudaStream_t stream) { return real(stream)->idle() ? cudaSuccess : cudaErrorNotReady; }
 cudaError_t cudaDeviceSynchronize() {
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   drain_all();
