@@ -23,22 +23,20 @@ gpu.emulation.load(pathlib.Path({built!r}))
 STEPS = ("tests", "memcheck", "small")
 
 
-def gpu_tool(folder: Path) -> Path:
-    """An nvidia-smi that names a GPU."""
+def all_steps(folder: Path, *steps: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run them in a folder with a copy of the script, with an nvidia-smi that names a GPU."""
     tool = folder / "bin" / "nvidia-smi"
     tool.parent.mkdir()
     tool.write_text("#!/bin/sh\necho 9.0\n")
     tool.chmod(0o755)
-    return tool
+    environment = {**os.environ, "PATH": f"{tool.parent}:{os.environ['PATH']}", **env}
+    command = [folder / "bench/gpu/all.sh", folder / "out", *steps]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
 
 
 def test_nothing_is_measured_if_the_canary_fails(tmp_path: Path) -> None:
     shutil.copytree(emulation.ROOT / "bench" / "gpu", tmp_path / "bench" / "gpu")
-    path = f"{gpu_tool(tmp_path).parent}:{os.environ['PATH']}"
-    command = [tmp_path / "bench/gpu/all.sh", tmp_path / "out", "canary", "bits"]
-    environment = {**os.environ, "PATH": path, "PYTHON": "false"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
-    assert done.returncode == 1
+    assert all_steps(tmp_path, "canary", "bits", PYTHON="false").returncode == 1
     first, last = (tmp_path / "out/summary.txt").read_text().splitlines()[-2:]
     assert first.startswith("canary") and "FAILED" in first
     assert last == "the canary failed: nothing else is measured"
@@ -56,13 +54,8 @@ def test_steps(built: Path, tmp_path: Path) -> None:
     site.mkdir(parents=True)
     (site / "pycollective").symlink_to(Path(pycollective.__file__).parent)
     (site / "sitecustomize.py").write_text(EMULATED.format(tests=str(tmp_path / "tests"), built=str(built)))
-    tool = gpu_tool(tmp_path)
-    environment = {
-        **os.environ, "PATH": f"{tool.parent}:{os.environ['PATH']}", "PYTHON": sys.executable, "BENCH": "--tiny",
-        "TESTS": "-k replayed", "JOBS": "2", "PYCOLLECTIVE_COMMIT": "abc"
-    }  # fmt: skip
-    command = [tmp_path / "bench/gpu/all.sh", tmp_path / "out", *STEPS]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    settings = {"BENCH": "--tiny", "TESTS": "-k replayed", "JOBS": "2", "PYCOLLECTIVE_COMMIT": "abc"}
+    done = all_steps(tmp_path, *STEPS, PYTHON=sys.executable, **settings)
     out = done.stdout + done.stderr
     summary = dict(line.split(maxsplit=1) for line in (tmp_path / "out/summary.txt").read_text().splitlines())
     assert list(summary) == list(STEPS), out

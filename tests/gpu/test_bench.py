@@ -10,12 +10,12 @@ import subprocess
 import sys
 import time
 import types
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from processes import IMPORTABLE
 
 from gpu import emulation
 from pycollective.bench.gpu import bits, goals, overlap, parts, rows, small
@@ -28,48 +28,50 @@ SCALE = parts.TINY
 
 
 @pytest.fixture
-def bench(cuda: ModuleType) -> Callable[[], tuple[parts.Bench, list[rows.Row]]]:
-    def make() -> tuple[parts.Bench, list[rows.Row]]:
-        found: list[rows.Row] = []
-        return parts.Bench(3, SCALE, found.append), found
-
-    return make
+def bench(cuda: ModuleType) -> tuple[parts.Bench, list[rows.Row]]:
+    """A bench of three ranks, and the rows that it has measured."""
+    found: list[rows.Row] = []
+    return parts.Bench(3, SCALE, found.append), found
 
 
-@pytest.mark.parametrize("part", ["sweep", "small", "copies", "packing", "staged"])
+CANDIDATES: dict[str, set[str]] = {
+    "sweep": {*parts.TOPOLOGIES},
+    "small": {"direct"},
+    "copies": {*parts.TOPOLOGIES, "2 copies"},
+    "packing": {"copy kernel", "161 copies"},
+    "staged": {"direct", "direct, staged"},
+}
+
+
+@pytest.mark.parametrize("part", CANDIDATES)
 def test_parts(bench: Any, part: str) -> None:
-    b, found = bench()
+    b, found = bench
     parts.PARTS[part](b)
     assert {row.part for row in found} == {part}
+    assert {row.candidate for row in found} == CANDIDATES[part]
     for row in found:
         assert row.wrong == 0
         assert len(row.rounds) == SCALE.rounds and min(row.rounds) <= row.seconds <= max(row.rounds)
         assert row.calls % row.sets == 0
     if part == "sweep":
-        assert {row.candidate for row in found} == set(parts.TOPOLOGIES)
         assert {row.collective for row in found} == set(parts.COLLECTIVES)
         big = [row for row in found if row.nbytes == 1 << 14 and row.candidate == "direct"]
         assert big and all(row.path == "schedule" and row.of_ceiling > 0 for row in big)
     if part == "small":
         assert {row.path for row in found} == {"low-latency"}
-    if part == "copies":
-        assert "2 copies" in {row.candidate for row in found}
     if part == "staged":
-        assert {row.candidate for row in found} == {"direct", "direct, staged"}
         windows, staged = found
         assert staged.least_bytes > windows.least_bytes
-    if part == "packing":
-        assert {row.candidate for row in found} == {"copy kernel", "161 copies"}
     result = rows.Result(rows.provenance(b.clock.cuda, 0, b.ceiling, {"nccl": ""}), ["a note"], found)
-    read = json.loads(result.to_json())
-    assert read["schema"] == rows.SCHEMA and len(read["rows"]) == len(found)
-    assert {"date", "commit", "device", "driver", "cuda_driver", "cuda_runtime", "nccl"} <= set(read["provenance"])
+    saved = json.loads(result.to_json())
+    assert saved["schema"] == rows.SCHEMA and len(saved["rows"]) == len(found)
+    assert {"date", "commit", "device", "driver", "cuda_driver", "cuda_runtime", "nccl"} <= set(saved["provenance"])
     assert len(rows.table(found).splitlines()) == len(found) + 1
 
 
 def test_tuning(bench: Any) -> None:
     """Decreasing numbers of channels, each with the correct result."""
-    b, found = bench()
+    b, found = bench
     parts.tuning(b)
     assert {row.part for row in found} == {"tile 512 KiB"}
     assert len({row.channels for row in found}) == len({row.candidate for row in found}) >= 2
@@ -79,40 +81,36 @@ def test_tuning(bench: Any) -> None:
 EMULATED = "import gpu.emulation\ngpu.emulation.install()\n"
 
 
-def driver(folder: Path, *parts: str, before: str = "") -> list[str]:
-    """The command that measures parts in processes with the emulated extension.
+BENCH = [sys.executable, "-m", "pycollective.bench.gpu"]
 
-    Args:
-        folder: of gpu.json.
-        before: code for each of the processes.
-    """
+
+def driver(folder: Path, *parts: str, before: str = "") -> list[str]:
+    """The command that measures parts in processes with the emulated extension; `before`: code for each of them."""
     (folder / "sitecustomize.py").write_text(EMULATED + before)
-    path = [str(folder), str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
-    command = [
-        "env",
-        f"PYTHONPATH={os.pathsep.join(filter(None, path))}",
-        sys.executable,
-        "-m",
-        "pycollective.bench.gpu",
-    ]
-    command += ["--tiny", "--ranks", "2", "--output", "gpu.json"]
-    return command + [word for part in parts for word in ("--part", part)]
+    path = os.pathsep.join([str(folder), IMPORTABLE["PYTHONPATH"]])
+    options = ["--tiny", "--ranks", "2", "--output", "gpu.json", *(f"--part={part}" for part in parts)]
+    return ["env", f"PYTHONPATH={path}", *BENCH, *options]
+
+
+def ran(folder: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+
+
+def read(folder: Path) -> Any:
+    return json.loads((folder / "gpu.json").read_text())
 
 
 @pytest.mark.emulated
 def test_the_driver(built: Path, tmp_path: Path) -> None:
     """Parts in separate processes, one of which starts others; rows, checks and settings arrive in the file."""
-    command = driver(tmp_path, "bits", "tuning")
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = ran(tmp_path, driver(tmp_path, "bits", "tuning"))
     assert done.returncode == 0, done.stdout + done.stderr
-    read = json.loads((tmp_path / "gpu.json").read_text())
-    assert [check["passed"] for check in read["checks"]] == [True]
-    assert {row["part"] for row in read["rows"]} == {"tile 32 KiB"}
+    assert [check["passed"] for check in read(tmp_path)["checks"]] == [True]
+    assert {row["part"] for row in read(tmp_path)["rows"]} == {"tile 32 KiB"}
     line = "| bits of direct, float32 |  | identical | identical | yes | bits, 2 ranks: 20 repeats"
     assert line in done.stdout
     (tmp_path / "other.json").write_text("{}")
-    command = [sys.executable, "-m", "pycollective.bench.gpu", "--read", "other.json", "gpu.json"]
-    assert line in subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True).stdout
+    assert line in ran(tmp_path, [*BENCH, "--read", "other.json", "gpu.json"]).stdout
 
 
 @pytest.mark.emulated
@@ -120,18 +118,17 @@ def test_what_is_measured_is_saved_at_once(built: Path, tmp_path: Path) -> None:
     """The driver is killed in its first part: the file holds what had been measured."""
     process = subprocess.Popen(driver(tmp_path, "small"), cwd=tmp_path, start_new_session=True)
     try:
-        while not (tmp_path / "gpu.json").exists() or not json.loads((tmp_path / "gpu.json").read_text())["rows"]:
+        while not (tmp_path / "gpu.json").exists() or not read(tmp_path)["rows"]:
             assert process.poll() is None, "it has completed without a file"
             time.sleep(0.001)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    read = json.loads((tmp_path / "gpu.json").read_text())
-    assert 0 < len(read["rows"]) < 4 and read["provenance"]["device"]
+    assert 0 < len(read(tmp_path)["rows"]) < 4 and read(tmp_path)["provenance"]["device"]
 
 
 def test_other_bits_are_noticed(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    b, _ = bench()
+    b, _ = bench
     same = [{"aa"}, {"bb"}, {"cc"}]
     monkeypatch.setattr(bits, "_virtual", lambda *given: same[bits.COUNTS.index(given[-1])])
     monkeypatch.setattr(bits, "_on_cpu", lambda _, count: same[bits.COUNTS.index(count)])
@@ -204,7 +201,7 @@ def test_a_product_beside_calls() -> None:
 
 def test_a_timeout_names_the_line_of_the_topology(bench: Any) -> None:
     """The step that a kernel has waited for, from the counters in its record."""
-    b, _ = bench()
+    b, _ = bench
     (mine,) = b.ours(b.buffers("float32", 1 << 14), "allreduce", ("ring",))
     schedule = compile("ring", "allreduce", 3, None, Placement.INPLACE, False)
     base, tile, step = 100, 2, 1
@@ -225,12 +222,11 @@ parts.PARTS["small"] = hang
 @pytest.mark.emulated
 def test_a_part_that_hangs_does_not_end_the_others(built: Path, tmp_path: Path) -> None:
     """They run in a new process."""
-    command = driver(tmp_path, "small", "packing", before=BROKEN)
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = ran(tmp_path, driver(tmp_path, "small", "packing", before=BROKEN))
     assert done.returncode == 1, done.stdout + done.stderr
-    read = json.loads((tmp_path / "gpu.json").read_text())
-    assert {row["part"] for row in read["rows"]} == {"packing"}
-    assert any("small, 2 ranks" in note and "the stream has not completed" in note for note in read["notes"])
+    assert {row["part"] for row in read(tmp_path)["rows"]} == {"packing"}
+    notes = read(tmp_path)["notes"]
+    assert any("small, 2 ranks" in note and "the stream has not completed" in note for note in notes)
 
 
 class Lazy(Ours):
@@ -247,7 +243,7 @@ class Lazy(Ours):
 @pytest.mark.parametrize("after", [0, 1])
 def test_outputs_that_are_not_written_are_noticed(bench: Any, after: int) -> None:
     """On poisoned memory, before and after the timing."""
-    b, found = bench()
+    b, found = bench
     buffers = b.buffers("float32", 1 << 14)
     Lazy.calls = 1 - after
     b.compare("trial", buffers, "allreduce", [Lazy(b.world, b.clock, buffers, "allreduce", "direct")])
@@ -255,7 +251,7 @@ def test_outputs_that_are_not_written_are_noticed(bench: Any, after: int) -> Non
 
 
 def test_a_wrong_sum_is_noticed(bench: Any) -> None:
-    b, found = bench()
+    b, found = bench
     buffers = b.buffers("bfloat16", 1 << 13)
 
     def copies_only(i: int) -> None:
@@ -288,19 +284,20 @@ def test_small_sizes_for_the_sanitizer(cuda: ModuleType, capsys: pytest.CaptureF
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     if emulation.on_device():
         pytest.skip("a GPU is here")
-    command = [sys.executable, "-m", "pycollective.bench.gpu", "--output", str(tmp_path / "gpu.json")]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 1
-    assert "nothing to measure" in done.stderr
+    done = ran(tmp_path, [*BENCH, "--output", "gpu.json"])
+    assert done.returncode == 1 and "nothing to measure" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def compile_nccl(folder: Path, source: str) -> None:
+    (folder / "nccl.c").write_text(source)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", folder / "libnccl.so", folder / "nccl.c"], check=True)
 
 
 def test_nccl_that_is_missing_or_old(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYCOLLECTIVE_NCCL", str(tmp_path / "libnccl.so"))
     assert nccl.find()[::2] == (None, "no NCCL was found")
-    source = tmp_path / "old.c"
-    source.write_text("int ncclGetVersion(int* v) { *v = 22809; return 0; }")
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libnccl.so", source], check=True)
+    compile_nccl(tmp_path, "int ncclGetVersion(int* v) { *v = 22809; return 0; }")
     library, version, reason = nccl.find()
     assert (library, version) == (None, 22809)
     assert "NCCL 2.28.9 does not support several ranks" in reason
@@ -350,12 +347,11 @@ const char* ncclGetErrorString(int result) { return result == 4 ? "invalid argum
 @pytest.mark.parametrize("collective", ["allreduce", "broadcast"])
 def test_nccl_as_a_peer(bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, collective: str) -> None:
     """Several ranks in one group, with a library that implements NCCL's interface on the emulated device's memory."""
-    (tmp_path / "nccl.c").write_text(SHARING_NCCL)
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libnccl.so", tmp_path / "nccl.c"], check=True)
+    compile_nccl(tmp_path, SHARING_NCCL)
     monkeypatch.setenv("PYCOLLECTIVE_NCCL", str(tmp_path / "libnccl.so"))
     library, version, reason = nccl.find()
     assert (nccl.text_of(version), reason) == ("2.30.1", "")
-    b, _ = bench()
+    b, _ = bench
     peer = nccl.Nccl(library, b.clock, 3)
     buffers = b.buffers("float32", 1 << 14)
     buffers.poison()

@@ -15,21 +15,16 @@ CMAKE = emulation.ROOT / "cmake"
 KNOWN = "75;80;86;90;100"
 """Architectures that an nvcc supports."""
 
-pytestmark = pytest.mark.skipif(not shutil.which("cmake", path=emulation._path()), reason="no cmake")
+CMAKE_TOOL = shutil.which("cmake", path=emulation._path())
+
+pytestmark = pytest.mark.skipif(not CMAKE_TOOL, reason="no cmake")
 
 
 def script(tmp_path: Path, text: str, *switches: str, **variables: str) -> subprocess.CompletedProcess[str]:
     (tmp_path / "script.cmake").write_text(text)
-    found = shutil.which("cmake", path=emulation._path())
-    assert found is not None
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PC_CUDA")}
-    return subprocess.run(
-        [found, *switches, "-P", tmp_path / "script.cmake"],
-        env={**clean, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [str(CMAKE_TOOL), *switches, "-P", tmp_path / "script.cmake"]
+    return subprocess.run(command, env={**clean, **variables}, capture_output=True, text=True, check=False)
 
 
 def output(done: subprocess.CompletedProcess[str]) -> str:
