@@ -133,3 +133,23 @@ def on_each_rank(n: int = 0, hosts: Sequence[int] = ()) -> Callable[[Callable[..
         return test
 
     return decorate
+
+
+def on_every(run: Callable[[Callable[[Any], Any]], object]) -> Any:
+    """A decorator of a test: `run` calls it with its first argument, on every rank; pytest gives the others."""
+
+    def decorate(body: Callable[..., Any]) -> Any:
+        @functools.wraps(body)
+        def test(**arguments: Any) -> None:
+            run(lambda first: body(first, **arguments))
+
+        parameters = list(inspect.signature(body).parameters.values())
+        test.__signature__ = inspect.Signature(parameters[1:])  # type: ignore[attr-defined]
+        return test
+
+    return decorate
+
+
+def every_rank(n: int, hosts: Sequence[int] = ()) -> Any:
+    """A decorator of a test, which runs on every rank of a world of threads: its first argument is a communicator."""
+    return on_every(lambda body: local_world(n, hosts=hosts).run(body))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from calls import share
+from calls import on_every, share
 from fuzz.sequences import Step, values, whole
 from reference import DTYPES, OPERATORS, REALS, Array, numpy_type, takes
 from speed import deadline
@@ -61,7 +61,7 @@ def random_operation(choice: random.Random, number: int) -> Operation:
     scale = choice.choice([1.0, 1.0, 0.5, 2.0]) if collective in REDUCING and dtype in FLOATS and op == "sum" else 1.0
     return Operation(
         collective, number, dtype, op, shape, choice.randrange(8), choice.random() < 0.3,
-        choice.choice(OUTPUTS), scale, choice.randrange(3),
+        choice.choice(OUTPUTS), scale, choice.randint(-2, 2),
     )  # fmt: skip
 
 
@@ -156,6 +156,11 @@ def check(one: Operation, submitted: Item, got: Any, size: int, rank: int) -> No
     assert np.all(same), (one, rank, got, right)
 
 
+def ones(name: str, count: int = 3, **options: Any) -> Item:
+    """An allreduce of ones."""
+    return Item("allreduce", name, np.ones(count), **options)
+
+
 def until(condition: Callable[[], object]) -> None:
     """Wait for a condition.
 
@@ -183,6 +188,11 @@ def on_engines(n: int, body: Callable[[Engine], Any], hosts: Sequence[int] = (),
     return local_world(n, hosts=hosts).run(rank)
 
 
+def every_engine(n: int, **options: Any) -> Any:
+    """A decorator of a test, which runs on n ranks that are threads: its first argument is the rank's engine."""
+    return on_every(lambda body: on_engines(n, body, **options))
+
+
 def play(engine: Engine, phases: Sequence[Sequence[Sequence[Operation]]], seed: int) -> None:
     """Submits the groups of each phase in a rank-specific order and pace, and checks the results.
 
@@ -194,7 +204,8 @@ def play(engine: Engine, phases: Sequence[Sequence[Sequence[Operation]]], seed: 
         choice.shuffle(ready)
         flying: list[tuple[Operation, Item, Any]] = []
         for group, items in ready:
-            _dawdle(choice)
+            if choice.random() < 0.3:
+                time.sleep(choice.random() * 0.002)
             members = list(zip(group, items, strict=True))
             choice.shuffle(members)  # of a group, too
             group, items = [one for one, _ in members], [one for _, one in members]
@@ -206,25 +217,16 @@ def play(engine: Engine, phases: Sequence[Sequence[Sequence[Operation]]], seed: 
             assert work.test()
 
 
-def _dawdle(choice: random.Random) -> None:
-    import time
-
-    if choice.random() < 0.3:
-        time.sleep(choice.random() * 0.002)
-
-
-def random_phases(seed: int, phases: int, most: int) -> list[list[list[Operation]]]:
+def random_phases(choice: random.Random, phases: int, most: int) -> list[list[list[Operation]]]:
     """Phases of groups; names recur in later phases, mostly with the same shape and type."""
-    choice = random.Random(seed)
     made: list[list[list[Operation]]] = []
     for _ in range(phases):
         count = choice.randrange(1, most)
         if made and choice.random() < 0.4:  # the same again: may use the cached agreement
             made.append(made[-1])
             continue
-        operations = [random_operation(choice, number) for number in range(count)]
         groups: list[list[Operation]] = []
-        for one in operations:
+        for one in [random_operation(choice, number) for number in range(count)]:
             if groups and choice.random() < 0.4:
                 groups[-1].append(one)
             else:

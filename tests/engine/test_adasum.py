@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from processes import run
 from reference import Array
 
-from engine.operations import SECONDS, on_engines
-from pycollective import Communicator
+from engine.operations import on_engines
 from pycollective.engine import Engine, Item
 
 
@@ -27,8 +25,8 @@ def adasum(a: Array, b: Array) -> Array:
     return combined
 
 
-def submit(engine: Engine, x: Any, name: str = "a", out: Any = None) -> Any:
-    return engine.submit([Item("adasum", name, x, out)])[0].wait(SECONDS)
+def submit(engine: Engine, x: Any) -> Any:
+    return engine.run([Item("adasum", "a", x)])[0]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -88,20 +86,8 @@ def test_each_tensor_by_itself() -> None:
 
     def body(engine: Engine) -> list[Any]:
         mine = [np.array(x) for x in xs[engine.rank]]
-        works = engine.submit([Item("adasum", f"{i}", x, x) for i, x in enumerate(mine)])
-        return [work.wait(SECONDS) for work in works]
+        return engine.run([Item("adasum", f"{i}", x, x) for i, x in enumerate(mine)])
 
     for results in on_engines(2, body):
         for i, got in enumerate(results):
             np.testing.assert_allclose(got, adasum(xs[0, i], xs[1, i]), rtol=1e-12, atol=1e-12)
-
-
-def in_processes(comm: Communicator, link: object) -> Any:
-    engine = Engine(comm)
-    got = submit(engine, np.eye(comm.size)[comm.rank])
-    engine.close()
-    return got.tolist()
-
-
-def test_processes() -> None:
-    assert run(3, in_processes) == [[1.0] * 3] * 3

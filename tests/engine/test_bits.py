@@ -103,24 +103,6 @@ def test_processes(n: int, dtype: str) -> None:
     run(n, in_processes, dtype, n)
 
 
-def test_the_order_of_ranks_is_that_of_the_sum() -> None:
-    """Not just reproducible bits: those of adding rank 1 to rank 0, then rank 2, and so on."""
-    shapes = [(5000,), (3,), (200, 7)]
-    all_gradients = [gradients(rank, "float32", shapes) for rank in range(5)]
-    right = []
-    for parts in zip(*all_gradients, strict=True):
-        total = parts[0].copy()
-        for part in parts[1:]:
-            total = total + part
-        right.append(total.tobytes())
-
-    def body(engine: Engine) -> list[bytes]:
-        items = [Item("allreduce", f"{i}", x) for i, x in enumerate(all_gradients[engine.rank])]
-        return [np.asarray(got).tobytes() for got in engine.run(items)]
-
-    assert on_engines(5, body) == [right] * 5
-
-
 def test_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Horovod's variables, in its units; rank 0's apply."""
     monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", "12345")

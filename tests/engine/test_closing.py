@@ -10,94 +10,70 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import every_rank
 
-from engine.operations import SECONDS
+from engine.operations import SECONDS, ones
 from pycollective import CommunicatorError, local_world
 from pycollective.engine import Engine, Item
 
 
-def ones(name: str, count: int = 3) -> Item:
-    return Item("allreduce", name, np.ones(count))
+@every_rank(3)
+def test_after_close(comm: Any) -> None:
+    engine = Engine(comm)
+    work = engine.submit([ones("a")])[0]
+    assert work.wait(SECONDS).tolist() == [3] * 3
+    engine.close()
+    with pytest.raises(CommunicatorError):
+        engine.submit([ones("b")])
+    with pytest.raises(CommunicatorError):
+        engine.join()
+    engine.close()  # a second call does nothing
+    assert work.wait(0).tolist() == [3] * 3
+    second = Engine(comm)  # the communicator is still usable
+    assert second.submit([ones("a")])[0].wait(SECONDS).tolist() == [3] * 3
+    second.close()
+    assert comm.allreduce(np.ones(1)).tolist() == [3]
 
 
-def test_after_close() -> None:
-    def rank(comm: Any) -> None:
-        engine = Engine(comm)
-        work = engine.submit([ones("a")])[0]
-        assert work.wait(SECONDS).tolist() == [3] * 3
-        engine.close()
-        with pytest.raises(CommunicatorError):
-            engine.submit([ones("b")])
-        with pytest.raises(CommunicatorError):
-            engine.join()
-        engine.close()  # a second call does nothing
-        assert work.wait(0).tolist() == [3] * 3
-        second = Engine(comm)  # the communicator is still usable
-        assert second.submit([ones("a")])[0].wait(SECONDS).tolist() == [3] * 3
-        second.close()
-        assert comm.allreduce(np.ones(1)).tolist() == [3]
-
-    local_world(3).run(rank)
-
-
-def test_closing_ends_pending_operations() -> None:
+@every_rank(2)
+def test_closing_ends_pending_operations(comm: Any) -> None:
     """Each operation has a result or reports that the engine was closed; no wait hangs."""
-
-    def rank(comm: Any) -> None:
-        engine = Engine(comm)
-        works: list[Any] = []
-        with contextlib.suppress(CommunicatorError):  # the other one may have closed already
-            for i in range(30):
-                works += engine.submit([ones(f"{i}", 1000)])
-            if comm.rank == 0:
-                works += engine.submit([ones("nobody else has this")])
-        engine.close()
-        for work in works:
-            try:
-                assert work.wait(SECONDS).sum() == 2000
-            except CommunicatorError as error:
-                assert "shut" in str(error)
-            assert work.test()
-        with pytest.raises(CommunicatorError):
-            engine.submit([ones("later")])
-
-    local_world(2).run(rank)
+    engine = Engine(comm)
+    works: list[Any] = []
+    with contextlib.suppress(CommunicatorError):  # the other one may have closed already
+        for i in range(30):
+            works += engine.submit([ones(f"{i}", 1000)])
+        if comm.rank == 0:
+            works += engine.submit([ones("nobody else has this")])
+    engine.close()
+    for work in works:
+        try:
+            assert work.wait(SECONDS).sum() == 2000
+        except CommunicatorError as error:
+            assert "shut" in str(error)
+        assert work.test()
+    with pytest.raises(CommunicatorError):
+        engine.submit([ones("later")])
 
 
-def test_closing_while_another_thread_waits() -> None:
-    def rank(comm: Any) -> None:
-        engine = Engine(comm)
-        work = engine.submit([ones(f"only rank {comm.rank}")])[0]
-        errors: list[BaseException] = []
+@every_rank(2)
+def test_closing_while_another_thread_waits(comm: Any) -> None:
+    engine = Engine(comm)
+    work = engine.submit([ones(f"only rank {comm.rank}")])[0]
+    errors: list[BaseException] = []
 
-        def wait() -> None:
-            try:
-                work.wait(SECONDS)
-            except BaseException as error:
-                errors.append(error)
+    def wait() -> None:
+        try:
+            work.wait(SECONDS)
+        except BaseException as error:
+            errors.append(error)
 
-        waiter = threading.Thread(target=wait)
-        waiter.start()
-        comm.barrier()
-        engine.close()
-        waiter.join()
-        assert isinstance(errors[0], CommunicatorError), errors
-
-    local_world(2).run(rank)
-
-
-def test_closing_fails_waits_on_other_ranks() -> None:
-    """Not a hang: the others are informed that this rank will not come."""
-
-    def rank(comm: Any) -> None:
-        engine = Engine(comm)
-        assert engine.submit([ones("all")])[0].wait(SECONDS).sum() == 9
-        if comm.rank != 1:
-            with pytest.raises(CommunicatorError):
-                engine.submit([ones("some")])[0].wait(SECONDS)
-        engine.close()
-
-    local_world(3).run(rank)
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    comm.barrier()
+    engine.close()
+    waiter.join()
+    assert isinstance(errors[0], CommunicatorError), errors
 
 
 def test_a_closed_engine_is_released() -> None:

@@ -9,14 +9,14 @@ import pytest
 from engine.two_hosts import on_two_hosts
 
 CASE = """
-import threading
+import random, threading
 from dataclasses import replace
 from engine.operations import SECONDS, play, random_phases
 from engine.negotiation.test_join import uneven
 engine = Engine(comm)
 n, me = engine.size, engine.rank
 
-phases = random_phases(3, phases=8, most=25)
+phases = random_phases(random.Random(3), phases=8, most=25)
 phases = [[[replace(one, window=False) for one in group] for group in groups] for groups in phases]
 play(engine, phases, 3)
 

@@ -12,16 +12,12 @@ import numpy as np
 import pytest
 
 import pycollective
-from engine.operations import SECONDS, on_engines, until
+from engine.operations import SECONDS, every_engine, on_engines, ones, until
 from pycollective import MismatchError
 from pycollective.comm.planner import Planner
 from pycollective.engine import Engine, Item, Settings
 
 NAN = float("nan")
-
-
-def ones(name: str, **options: Any) -> Item:
-    return Item("allreduce", name, np.ones(3), np.ones(3), **options)
 
 
 class WrongShape:
@@ -36,44 +32,73 @@ class WrongShape:
         return self.inner.__dlpack__(**options)
 
 
-REFUSED: dict[str, Callable[[], list[Item]]] = {
-    "a name given twice": lambda: [ones("x"), ones("x")],
-    "a name in flight": lambda: [ones("y"), ones("in flight")],
-    "an operator that does not take the type": lambda: [ones("x"), ones("y", op="band")],
-    "factors that the operator does not take": lambda: [ones("x"), ones("y", op="lor", prescale=2.0)],
-    "an unknown operator": lambda: [ones("x"), ones("y", op="no such")],
-    "an unknown collective": lambda: [ones("x"), Item("no such", "y", np.ones(3), np.ones(3))],
-    "an invalid root": lambda: [ones("x"), Item("broadcast", "y", np.ones(3), root=7)],
-    "an output of another size": lambda: [ones("x"), Item("allreduce", "y", np.ones(3), np.ones(4))],
-    "an output of another type": lambda: [ones("x"), Item("allreduce", "y", np.ones(3), np.ones(3, np.float32))],
-    "an input that is not contiguous": lambda: [ones("x"), Item("allreduce", "y", np.ones(6)[::2], np.ones(3))],
-    "an array that reports a wrong shape": lambda: [ones("x"), Item("allreduce", "y", WrongShape(), np.ones(3))],
-    "an invalid item": lambda: [ones("x"), ones("y", priority="high")],
+def moved(collective: str, x: Any, out: Any = None, **options: Any) -> Item:
+    return Item(collective, "y", x, out, **options)
+
+
+def frozen() -> Any:
+    x = np.zeros(3)
+    x.flags.writeable = False
+    return x
+
+
+REFUSED: dict[str, tuple[str, Callable[[], Item]]] = {
+    "a name given twice": ("'x'", lambda: ones("x", out=np.ones(3))),
+    "a name in flight": ("'in flight'", lambda: ones("in flight", out=np.ones(3))),
+    "no name": ("name is a str, not int", lambda: ones(7)),  # type: ignore[arg-type]
+    "an operator that does not take the type": ("band", lambda: ones("y", op="band")),
+    "an operator of shares that does not take the type": (
+        "band",
+        lambda: moved("reducescatter", np.ones(3), op="band"),
+    ),
+    "factors that the operator does not take": ("prescale", lambda: ones("y", op="lor", prescale=2.0)),
+    "an unknown operator": ("no such", lambda: ones("y", op="no such")),
+    "an unknown collective": ("no such", lambda: moved("no such", np.ones(3))),
+    "an invalid root": ("root 7", lambda: moved("broadcast", np.ones(3), root=7)),
+    "an output of another size": ("size", lambda: ones("y", out=np.ones(4))),
+    "an output of another type": ("element type", lambda: ones("y", out=np.ones(3, np.float32))),
+    "an output that cannot be written": ("read-only", lambda: ones("y", out=frozen())),
+    "an input that is not contiguous": ("contiguous", lambda: moved("allreduce", np.ones(6)[::2], np.ones(3))),
+    "text": ("element type <U1", lambda: moved("allreduce", np.array(["a"]))),
+    "an array that reports a wrong shape": ("shape of 1048576", lambda: moved("allreduce", WrongShape(), np.ones(3))),
+    "an invalid item": ("Unable to cast", lambda: ones("y", priority="high")),
+}
+REFUSED_BEFORE_THE_CORE: dict[str, tuple[str, Callable[[], Item]]] = {
+    "an output that is no array": ("no array: list", lambda: ones("y", out=[0.0, 0.0])),
+    "an input that is no array": ("x is no array", lambda: moved("allreduce", object())),
+    "too many splits": ("do not cut 4 rows", lambda: moved("alltoall", np.ones(4), splits=[1, 1, 2])),
+    "splits that do not sum up": ("do not cut 4 rows", lambda: moved("alltoall", np.ones(4), splits=[1, 1])),
+    "splits below zero": ("do not cut 4 rows", lambda: moved("alltoall", np.ones(4), splits=[5, -1])),
 }
 
 
-@pytest.mark.parametrize("reason", REFUSED)
+@pytest.mark.parametrize("reason", [*REFUSED, *REFUSED_BEFORE_THE_CORE])
 def test_a_submit_that_is_refused_holds_nothing(reason: str) -> None:
+    """No array and no name, of the group's other operations either; the other rank sees none of them."""
+    message, wrong = (REFUSED | REFUSED_BEFORE_THE_CORE)[reason]
     go = threading.Event()
 
     def body(engine: Engine) -> None:
         if engine.rank == 1:
             assert go.wait(SECONDS)
-            engine.submit([ones("in flight")])[0].wait(SECONDS)
-            return
-        first = engine.submit([ones("in flight")])[0]
-        try:
-            for submit in (engine.submit, lambda items: engine.core.submit(items, False)):
-                items = REFUSED[reason]()
-                held = [weakref.ref(array) for item in items for array in (item.x, item.out) if array is not None]
-                with pytest.raises((ValueError, TypeError)):
-                    submit(items)
-                del items
-                gc.collect()
-                assert not any(ref() is not None for ref in held)
-        finally:
-            go.set()
-        first.wait(SECONDS)
+        works = engine.submit([ones("in flight")])
+        if engine.rank == 0:
+            try:
+                ways = [engine.submit, lambda items: engine.core.submit(items, False)]
+                for submit in ways if reason in REFUSED else ways[:1]:
+                    items = [ones("x", out=np.ones(3)), wrong()]
+                    arrays = [each for item in items for each in (item.x, item.out)]
+                    held = [weakref.ref(each) for each in arrays if isinstance(each, np.ndarray | WrongShape)]
+                    with pytest.raises((ValueError, TypeError), match=message):
+                        submit(items)
+                    del items, arrays
+                    gc.collect()
+                    assert not any(ref() is not None for ref in held)
+            finally:
+                go.set()
+        for work in (*works, *engine.submit([ones("x")]), *engine.submit([ones("y")])):
+            assert work.wait(SECONDS).tolist() == [2] * 3
+        assert engine.run([moved("allreduce", frozen())])[0].tolist() == [0] * 3
 
     on_engines(2, body)
 
@@ -121,18 +146,16 @@ def test_those_who_wait_learn_why_a_submit_was_refused(hosts: tuple[int, ...]) -
     on_engines(3, body, hosts)
 
 
-def test_a_submit_to_an_engine_that_is_closed_holds_nothing() -> None:
-    def body(engine: Engine) -> None:
-        engine.close()
-        x = np.ones(3)
-        held = weakref.ref(x)
-        with pytest.raises(pycollective.CommunicatorError):
-            engine.submit([Item("allreduce", "a", x, x)])
-        del x
-        gc.collect()
-        assert held() is None
-
-    on_engines(1, body)
+@every_engine(1)
+def test_a_submit_to_an_engine_that_is_closed_holds_nothing(engine: Engine) -> None:
+    engine.close()
+    x = np.ones(3)
+    held = weakref.ref(x)
+    with pytest.raises(pycollective.CommunicatorError):
+        engine.submit([Item("allreduce", "a", x, x)])
+    del x
+    gc.collect()
+    assert held() is None
 
 
 def test_factors_of_any_bits_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,29 +193,25 @@ def test_factors_of_any_bits_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(asked) < 2 * rounds * len(factors) ** 2 / 2
 
 
-def test_the_same_nan_is_no_difference_between_ranks_and_another_factor_is() -> None:
-    def body(engine: Engine) -> None:
-        assert np.isnan(engine.run([ones("a", prescale=NAN, postscale=NAN)])[0]).all()
-        with pytest.raises(MismatchError, match="prescale"):
-            engine.run([ones("b", prescale=0.0 if engine.rank else -0.0)])
-        with pytest.raises(MismatchError, match="postscale"):
-            engine.run([ones("c", postscale=1.0 if engine.rank else NAN)])
-
-    on_engines(2, body)
+@every_engine(2)
+def test_the_same_nan_is_no_difference_between_ranks_and_another_factor_is(engine: Engine) -> None:
+    assert np.isnan(engine.run([ones("a", prescale=NAN, postscale=NAN)])[0]).all()
+    with pytest.raises(MismatchError, match="prescale"):
+        engine.run([ones("b", prescale=0.0 if engine.rank else -0.0)])
+    with pytest.raises(MismatchError, match="postscale"):
+        engine.run([ones("c", postscale=1.0 if engine.rank else NAN)])
 
 
-def test_invalid_times_are_rejected() -> None:
-    def body(engine: Engine) -> None:
-        work = engine.submit([ones("a")])[0]
-        with pytest.raises(ValueError, match="not nan"):
-            work.wait(NAN)
-        with pytest.raises(ValueError, match="cycle"):
-            engine.tune(1 << 20, NAN)
-        with pytest.raises(ValueError, match="threshold"):
-            engine.tune(-1, 0.001)
-        work.wait(SECONDS)
-
-    on_engines(1, body)
+@every_engine(1)
+def test_invalid_times_are_rejected(engine: Engine) -> None:
+    work = engine.submit([ones("a")])[0]
+    with pytest.raises(ValueError, match="not nan"):
+        work.wait(NAN)
+    with pytest.raises(ValueError, match="cycle"):
+        engine.tune(1 << 20, NAN)
+    with pytest.raises(ValueError, match="threshold"):
+        engine.tune(-1, 0.001)
+    work.wait(SECONDS)
 
 
 def test_nothing_of_a_refused_group_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,11 +46,6 @@ def test_ranks_and_tensors_are_named() -> None:
     assert " all" not in done.stderr.replace("at all", ""), "what has completed is no stall"
 
 
-def test_silence_where_nothing_stalls() -> None:
-    done = launch(3, WAITING, 0.2, env=IMPORTABLE | {"HOROVOD_STALL_CHECK_TIME_SECONDS": "20"}).check()
-    assert "grad" not in done.stderr
-
-
 def test_it_can_be_turned_off() -> None:
     env = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "0.2", "HOROVOD_STALL_CHECK_DISABLE": "1"}
     done = launch(3, WAITING, 1.0, env=IMPORTABLE | env).check()

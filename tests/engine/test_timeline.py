@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from processes import IMPORTABLE, run
 
-from engine.operations import on_engines
+from engine.operations import every_engine, on_engines
 from engine.trace import SCHEMA, Trace, read
 from engine.two_hosts import on_two_hosts
 from launch import launch
@@ -246,13 +246,11 @@ def test_links_at_names_that_are_not_the_users_are_not_followed(tmp_path: Path) 
     assert read(path).processes == {0: "rank 0", 1: "rank 1"}
 
 
-def test_where_it_cannot_be_written(tmp_path: Path) -> None:
-    def body(engine: Engine) -> None:
-        with pytest.raises(OSError):
-            engine.start_timeline(tmp_path / "nowhere" / "timeline.json")
-        steps(engine, 1)
-
-    on_engines(2, body)
+@every_engine(2)
+def test_where_it_cannot_be_written(engine: Engine, tmp_path: Path) -> None:
+    with pytest.raises(OSError):
+        engine.start_timeline(tmp_path / "nowhere" / "timeline.json")
+    steps(engine, 1)
 
 
 def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:

@@ -11,13 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.operations import SECONDS, on_engines
+from engine.operations import SECONDS, every_engine, on_engines, ones
 from pycollective import TimeoutError
 from pycollective.engine import Engine, Item, Settings
-
-
-def ones(name: str, count: int = 3) -> Item:
-    return Item("allreduce", name, np.ones(count))
 
 
 def test_submit_never_blocks_and_wait_does() -> None:
@@ -42,50 +38,23 @@ def test_submit_never_blocks_and_wait_does() -> None:
     on_engines(2, body)
 
 
-def test_it_completes_without_a_wait() -> None:
-    """No rank waits: the results arrive anyway."""
-
-    def body(engine: Engine) -> None:
-        x = np.ones(100_000)
-        through = threading.Event()
-        work = engine.submit([Item("allreduce", "a", x, out=x)])[0]
-        work.when_done(through.set)
-        assert through.wait(SECONDS)
-        assert work.test()
-        assert (x == engine.size).all()
-
-    on_engines(3, body)
-
-
-def test_run_is_submit_and_wait() -> None:
-    def body(engine: Engine) -> None:
-        for turn in range(30):
-            got = engine.run([ones("a"), Item("broadcast", "b", np.full(2, engine.rank), root=turn % engine.size)])
-            assert [list(each) for each in got] == [[engine.size] * 3, [turn % engine.size] * 2]
-
-    on_engines(3, body)
-
-
-def test_a_call_of_anything() -> None:
+@every_engine(3)
+def test_a_call_of_anything(engine: Engine) -> None:
     """Functions on the engine's communicator, in an order that all ranks share."""
-
-    def body(engine: Engine) -> None:
-        names = ["x", "y", "z"]
-        order = names if engine.rank else names[::-1]
-        calls = {name: Item("call", name, run=lambda comm: comm.reduce(np.full(3, comm.rank), 1)) for name in names}
-        works = {name: engine.submit([calls[name]])[0] for name in order}
-        for name in names:
-            got = works[name].wait(SECONDS)
-            assert (got is None) == (engine.rank != 1)
-            assert got is None or got.tolist() == [3, 3, 3]
-        if engine.rank == 2:  # a local failure, without a collective in it
-            with pytest.raises(ZeroDivisionError):
-                engine.run([Item("call", "bad", run=lambda comm: 1 // 0)])
-        else:
-            assert engine.run([Item("call", "bad", run=lambda comm: "fine")]) == ["fine"]
-        assert engine.run([ones("after")])[0].tolist() == [3] * 3
-
-    on_engines(3, body)
+    names = ["x", "y", "z"]
+    order = names if engine.rank else names[::-1]
+    calls = {name: Item("call", name, run=lambda comm: comm.reduce(np.full(3, comm.rank), 1)) for name in names}
+    works = {name: engine.submit([calls[name]])[0] for name in order}
+    for name in names:
+        got = works[name].wait(SECONDS)
+        assert (got is None) == (engine.rank != 1)
+        assert got is None or got.tolist() == [3, 3, 3]
+    if engine.rank == 2:  # a local failure, without a collective in it
+        with pytest.raises(ZeroDivisionError):
+            engine.run([Item("call", "bad", run=lambda comm: 1 // 0)])
+    else:
+        assert engine.run([Item("call", "bad", run=lambda comm: "fine")]) == ["fine"]
+    assert engine.run([ones("after")])[0].tolist() == [3] * 3
 
 
 def test_callbacks_are_called_once_each() -> None:
@@ -103,131 +72,92 @@ def test_callbacks_are_called_once_each() -> None:
         assert sorted(calls) == ["first", "late", "second"]
 
 
-def test_the_result_is_there_when_a_callback_runs() -> None:
-    def body(engine: Engine) -> None:
-        seen: list[Any] = []
-        through = threading.Event()
+@every_engine(2)
+def test_the_result_is_there_when_a_callback_runs(engine: Engine) -> None:
+    seen: list[Any] = []
+    through = threading.Event()
 
-        def look() -> None:
-            seen.append((work.test(), work.wait(0).sum()))
-            through.set()
+    def look() -> None:
+        seen.append((work.test(), work.wait(0).sum()))
+        through.set()
 
-        for turn in range(50):
-            work = engine.submit([ones(f"{turn % 7}", 1000)])[0]
-            work.when_done(look)
-            assert through.wait(SECONDS)
-            through.clear()
-        assert seen == [(True, 1000 * engine.size)] * 50
-
-    on_engines(2, body)
+    for turn in range(50):
+        work = engine.submit([ones(f"{turn % 7}", 1000)])[0]
+        work.when_done(look)
+        assert through.wait(SECONDS)
+        through.clear()
+    assert seen == [(True, 1000 * engine.size)] * 50
 
 
-def test_a_callback_may_submit() -> None:
+@every_engine(3)
+def test_a_callback_may_submit(engine: Engine) -> None:
     """As a framework chains operations; another thread waits for the second."""
+    second: list[Any] = []
+    submitted = threading.Event()
 
-    def body(engine: Engine) -> None:
-        second: list[Any] = []
-        submitted = threading.Event()
+    def go_on() -> None:
+        second.extend(engine.submit([ones("second", 7)]))
+        submitted.set()
 
-        def go_on() -> None:
-            second.extend(engine.submit([ones("second", 7)]))
-            submitted.set()
-
-        engine.submit([ones("first")])[0].when_done(go_on)
-        assert submitted.wait(SECONDS)
-        assert second[0].wait(SECONDS).tolist() == [engine.size] * 7
-
-    on_engines(3, body)
+    engine.submit([ones("first")])[0].when_done(go_on)
+    assert submitted.wait(SECONDS)
+    assert second[0].wait(SECONDS).tolist() == [engine.size] * 7
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_callback_that_raises_affects_nothing_else() -> None:
-    def body(engine: Engine) -> None:
-        def fail() -> None:
-            raise ValueError("a callback's own trouble")
+@every_engine(2)
+def test_a_callback_that_raises_affects_nothing_else(engine: Engine) -> None:
+    def fail() -> None:
+        raise ValueError("a callback's own trouble")
 
-        work = engine.submit([ones("a")])[0]
-        with contextlib.suppress(ValueError):  # it has completed already: the caller's thread calls
-            work.when_done(fail)
-        assert work.wait(SECONDS).tolist() == [engine.size] * 3
-        assert engine.submit([ones("b")])[0].wait(SECONDS).tolist() == [engine.size] * 3
-
-    on_engines(2, body)
+    work = engine.submit([ones("a")])[0]
+    with contextlib.suppress(ValueError):  # it has completed already: the caller's thread calls
+        work.when_done(fail)
+    assert work.wait(SECONDS).tolist() == [engine.size] * 3
+    assert engine.submit([ones("b")])[0].wait(SECONDS).tolist() == [engine.size] * 3
 
 
-def test_the_engine_keeps_its_references() -> None:
+@every_engine(3)
+def test_the_engine_keeps_its_references(engine: Engine) -> None:
     """Works, items and arrays are dropped at once; the engine holds what it needs, and releases it afterwards."""
-
-    def body(engine: Engine) -> None:
-        results = []
-        for turn in range(100):
-            out = np.zeros(5000)
-            results.append(out)
-            engine.submit([Item("allreduce", f"{turn}", np.full(5000, float(turn)), out=out)])
-        gc.collect()
-        engine.submit([Item("barrier", "end")])[0].wait(SECONDS)
-        last = engine.submit([ones("last")])[0]
-        last.wait(SECONDS)
-        for turn, out in enumerate(results):
-            assert (out == turn * engine.size).all(), turn
-
-    on_engines(3, body)
+    results = []
+    for turn in range(100):
+        out = np.zeros(5000)
+        results.append(out)
+        engine.submit([Item("allreduce", f"{turn}", np.full(5000, float(turn)), out=out)])
+    gc.collect()
+    engine.submit([Item("barrier", "end")])[0].wait(SECONDS)
+    last = engine.submit([ones("last")])[0]
+    last.wait(SECONDS)
+    for turn, out in enumerate(results):
+        assert (out == turn * engine.size).all(), turn
 
 
-def test_completed_operations_are_released() -> None:
-    def body(engine: Engine) -> None:
-        x = np.ones(1000)
-        watched = weakref.ref(x)
-        work = engine.submit([Item("allreduce", "a", x)])[0]
-        del x
-        work.wait(SECONDS)
-        del work
-        # the engine may hold its last batch until the next
-        for turn in range(3):
-            engine.submit([ones(f"{turn}")])[0].wait(SECONDS)
-        gc.collect()
-        assert watched() is None
-
-    on_engines(2, body)
+@every_engine(2)
+def test_completed_operations_are_released(engine: Engine) -> None:
+    x = np.ones(1000)
+    watched = weakref.ref(x)
+    work = engine.submit([Item("allreduce", "a", x)])[0]
+    del x
+    work.wait(SECONDS)
+    del work
+    # the engine may hold its last batch until the next
+    for turn in range(3):
+        engine.submit([ones(f"{turn}")])[0].wait(SECONDS)
+    gc.collect()
+    assert watched() is None
 
 
-def test_several_threads_of_a_rank() -> None:
-    """Each submits and waits for its own; the ranks' threads run in any order."""
-
-    def body(engine: Engine) -> None:
-        failed: list[BaseException] = []
-
-        def worker(number: int) -> None:
-            try:
-                for turn in range(40):
-                    x = np.full(50 + number, number + turn)
-                    got = engine.submit([Item("allreduce", f"{number}", x)])[0].wait(SECONDS)
-                    assert got.tolist() == [engine.size * (number + turn)] * (50 + number)
-            except BaseException as error:
-                failed.append(error)
-
-        threads = [threading.Thread(target=worker, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not failed, failed
-
-    on_engines(2, body)
-
-
-def test_two_threads_wait_for_the_same() -> None:
-    def body(engine: Engine) -> None:
-        for _ in range(20):
-            work = engine.submit([ones("a", 20_000)])[0]
-            got: list[Any] = []
-            other = threading.Thread(target=lambda work=work, got=got: got.append(work.wait(SECONDS)))
-            other.start()
-            mine = work.wait(SECONDS)
-            other.join()
-            assert got[0] is mine
-
-    on_engines(2, body)
+@every_engine(2)
+def test_two_threads_wait_for_the_same(engine: Engine) -> None:
+    for _ in range(20):
+        work = engine.submit([ones("a", 20_000)])[0]
+        got: list[Any] = []
+        other = threading.Thread(target=lambda work=work, got=got: got.append(work.wait(SECONDS)))
+        other.start()
+        mine = work.wait(SECONDS)
+        other.join()
+        assert got[0] is mine
 
 
 @pytest.mark.torch

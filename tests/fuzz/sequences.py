@@ -33,8 +33,9 @@ class Step:
     waits: bool = True
 
 
-def random_steps(seed: int, length: int) -> list[Step]:
-    choice = random.Random(seed)
+def random_steps(seed: int | random.Random, length: int) -> list[Step]:
+    """Steps that a seed determines, or that a generator draws."""
+    choice = seed if isinstance(seed, random.Random) else random.Random(seed)
     steps = []
     for _ in range(length):
         name, topology = choice.choice(PATHS)
@@ -43,7 +44,8 @@ def random_steps(seed: int, length: int) -> list[Step]:
         dtype = choice.choice(DTYPES)
         op = choice.choice([op for op in OPERATORS if takes(op, dtype)])
         spread = (choice.choice(PLACES), choice.choice(("new", "same", *PLACES)), choice.random() < 0.7)
-        steps.append(Step(name, topology, dtype, op, choice.choice(COUNTS), choice.randrange(8), *spread))
+        count = choice.choice((*COUNTS, choice.randrange(3001)))
+        steps.append(Step(name, topology, dtype, op, count, choice.randrange(8), *spread))
     return steps
 
 
@@ -109,9 +111,7 @@ def start(comm: Communicator, step: Step, number: int) -> tuple[Step, int, Any, 
         out = x
     elif step.out in PLACES:
         out = place(comm, np.zeros(n * step.count, xs.dtype), step.out)[: 0 if right is None else len(right)]
-    if step.waits:
-        return step, number, call(comm, name, x, root, out=out, **options), right
-    return step, number, call(comm, f"i{name}", x, root, out=out, **options), right
+    return step, number, call(comm, name if step.waits else f"i{name}", x, root, out=out, **options), right
 
 
 def check(step: Step, number: int, got: Any, right: Array | None) -> None:

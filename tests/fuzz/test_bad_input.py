@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import every_rank
 from seeds import SEED
 
 import pycollective
@@ -225,24 +226,22 @@ def run_threads(work: Callable[[int], None], count: int) -> None:
         raise failures[0]
 
 
-def test_a_freed_communicator_refuses_every_call() -> None:
-    def body(comm: Any) -> None:
-        part = comm.dup()
-        handle = part.iallreduce(X)
-        assert handle.result().tolist() == [1.0] * 4
-        part.free()
-        part.free()
-        assert handle.result().tolist() == [1.0] * 4  # completed results remain available
-        for attempt in (
-            lambda: part.allreduce(X), lambda: part.broadcast(X), lambda: part.iallgather(X), lambda: part.barrier(),
-            lambda: part.ibarrier(), lambda: part.empty(3), lambda: part.split(0), lambda: part.dup(),
-            lambda: part.group([0]), lambda: part.shrink(0.1), lambda: part.allgatherv(X), lambda: part.alltoallv(X,
-            [4]),
-        ):  # fmt: skip
-            with pytest.raises(CommunicatorError, match=re.compile("freed|closed|free", re.IGNORECASE)):
-                attempt()
-
-    local_world(1).run(body)
+@every_rank(1)
+def test_a_freed_communicator_refuses_every_call(comm: Any) -> None:
+    part = comm.dup()
+    handle = part.iallreduce(X)
+    assert handle.result().tolist() == [1.0] * 4
+    part.free()
+    part.free()
+    assert handle.result().tolist() == [1.0] * 4  # completed results remain available
+    for attempt in (
+        lambda: part.allreduce(X), lambda: part.broadcast(X), lambda: part.iallgather(X), lambda: part.barrier(),
+        lambda: part.ibarrier(), lambda: part.empty(3), lambda: part.split(0), lambda: part.dup(),
+        lambda: part.group([0]), lambda: part.shrink(0.1), lambda: part.allgatherv(X), lambda: part.alltoallv(X,
+        [4]),
+    ):  # fmt: skip
+        with pytest.raises(CommunicatorError, match=re.compile("freed|closed|free", re.IGNORECASE)):
+            attempt()
 
 
 # -- arrays of libraries that return wrong values ----------------------------------------------------------------------

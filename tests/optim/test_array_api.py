@@ -5,6 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from calls import every_rank
 
 import pycollective as pc
 from pycollective.optim import DistributedSGD, load_checkpoint, save_checkpoint
@@ -88,12 +89,10 @@ class Immutable:
     dtype, shape = np.dtype(np.float64), (3,)
 
 
-def test_arrays_that_cannot_be_written_are_refused():
-    def start(comm):
-        with pytest.raises(TypeError, match="'0' cannot be written"):
-            DistributedSGD([Immutable()], 0.1, comm=comm)
-
-    pc.local_world(1).run(start)
+@every_rank(1)
+def test_arrays_that_cannot_be_written_are_refused(comm):
+    with pytest.raises(TypeError, match="'0' cannot be written"):
+        DistributedSGD([Immutable()], 0.1, comm=comm)
 
 
 def test_a_namespace_is_the_arrays_own_or_that_of_its_package():

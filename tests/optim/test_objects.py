@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from calls import every_rank
 
 import pycollective as pc
 from pycollective.comm.objects import on_root
@@ -22,13 +23,11 @@ def test_every_rank_gets_the_roots_object(n):
         assert got == value and itself == (rank == root)
 
 
-def test_an_object_that_pickle_does_not_take_is_an_error_on_every_rank():
-    def send(comm):
-        with pytest.raises(Exception, match="lambda"):
-            broadcast_object(lambda: None, comm=comm)
-        return comm.allreduce(1)
-
-    pc.local_world(2).run(send)
+@every_rank(2)
+def test_an_object_that_pickle_does_not_take_is_an_error_on_every_rank(comm):
+    with pytest.raises(Exception, match="lambda"):
+        broadcast_object(lambda: None, comm=comm)
+    return comm.allreduce(1)
 
 
 class Awkward(Exception):
@@ -39,18 +38,16 @@ class Awkward(Exception):
 
 
 @pytest.mark.parametrize(("failure", "elsewhere"), [(KeyError("k"), KeyError), (Awkward(3, "pink"), pc.Error)])
-def test_only_the_root_works_and_its_failure_is_raised_on_all_ranks(failure, elsewhere):
-    def run(comm):
-        worked = []
+@every_rank(3)
+def test_only_the_root_works_and_its_failure_is_raised_on_all_ranks(comm, failure, elsewhere):
+    worked = []
 
-        def work():
-            worked.append(comm.rank)
-            raise failure
+    def work():
+        worked.append(comm.rank)
+        raise failure
 
-        with pytest.raises(Exception) as caught:
-            on_root(work, 1, comm)
-        assert worked == [1] * (comm.rank == 1)
-        assert isinstance(caught.value, type(failure) if comm.rank == 1 else elsewhere)
-        assert str(failure) in str(caught.value)
-
-    pc.local_world(3).run(run)
+    with pytest.raises(Exception) as caught:
+        on_root(work, 1, comm)
+    assert worked == [1] * (comm.rank == 1)
+    assert isinstance(caught.value, type(failure) if comm.rank == 1 else elsewhere)
+    assert str(failure) in str(caught.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from calls import every_rank
 
 import pycollective as pc
 from pycollective.optim import DistributedSGD, partition
@@ -246,39 +247,35 @@ def test_optimizer_state_is_broadcast_with_and_without_velocity():
         assert from_zero == {"lr": 0.0, "momentum": 0.0, "weight_decay": 0.0, "nesterov": False, "velocity": None}
 
 
-def test_state_dict_continues_where_it_was_taken():
-    def train(comm):
-        params = arrays(0)
-        sgd = DistributedSGD(params, 0.1, momentum=0.9, weight_decay=0.01, comm=comm)
-        sgd.step(arrays(1, 0, 0))
-        state, copies = sgd.state_dict(), {name: p.copy() for name, p in params.items()}
-        sgd.step(arrays(1, 1, 0))  # must not affect the copies
-        again = DistributedSGD(copies, 5.0, comm=comm)
-        again.load_state_dict(state)
-        again.step(arrays(1, 1, 0))
-        same(copies, params)
-        assert state["velocity"].keys() == params.keys()
-
-    pc.local_world(1).run(train)
+@every_rank(1)
+def test_state_dict_continues_where_it_was_taken(comm):
+    params = arrays(0)
+    sgd = DistributedSGD(params, 0.1, momentum=0.9, weight_decay=0.01, comm=comm)
+    sgd.step(arrays(1, 0, 0))
+    state, copies = sgd.state_dict(), {name: p.copy() for name, p in params.items()}
+    sgd.step(arrays(1, 1, 0))  # must not affect the copies
+    again = DistributedSGD(copies, 5.0, comm=comm)
+    again.load_state_dict(state)
+    again.step(arrays(1, 1, 0))
+    same(copies, params)
+    assert state["velocity"].keys() == params.keys()
 
 
-def test_a_state_that_does_not_fit_changes_nothing():
-    def train(comm):
-        sgd = DistributedSGD([np.zeros(3)], 0.1, momentum=0.9, comm=comm)
-        good = sgd.state_dict()
-        for wrong in (
-            {"velocity": [np.zeros(4)]},
-            {"velocity": []},
-            {"lr": -1.0},
-            {"velocity": [np.zeros(3)], "lr": -1.0},
-        ):
-            with pytest.raises(ValueError):
-                sgd.load_state_dict({**good, "lr": 7.0, **wrong})
-            assert sgd.state_dict() == good
-        with pytest.raises(KeyError, match="lr"):
-            sgd.load_state_dict({"velocity": None})
-
-    pc.local_world(1).run(train)
+@every_rank(1)
+def test_a_state_that_does_not_fit_changes_nothing(comm):
+    sgd = DistributedSGD([np.zeros(3)], 0.1, momentum=0.9, comm=comm)
+    good = sgd.state_dict()
+    for wrong in (
+        {"velocity": [np.zeros(4)]},
+        {"velocity": []},
+        {"lr": -1.0},
+        {"velocity": [np.zeros(3)], "lr": -1.0},
+    ):
+        with pytest.raises(ValueError):
+            sgd.load_state_dict({**good, "lr": 7.0, **wrong})
+        assert sgd.state_dict() == good
+    with pytest.raises(KeyError, match="lr"):
+        sgd.load_state_dict({"velocity": None})
 
 
 def test_numbers_of_numpy_do_not_widen_the_parameters():
@@ -322,12 +319,10 @@ SHARED = np.zeros(3)
         ({1: np.zeros(3)}, {}, TypeError, "must be strings"),
     ],
 )
-def test_arguments_that_cannot_work_are_refused(params, options, error, message):
-    def start(comm):
-        with pytest.raises(error, match=message):
-            DistributedSGD(params, **{"lr": 0.1, **options}, comm=comm)
-
-    pc.local_world(1).run(start)
+@every_rank(1)
+def test_arguments_that_cannot_work_are_refused(comm, params, options, error, message):
+    with pytest.raises(error, match=message):
+        DistributedSGD(params, **{"lr": 0.1, **options}, comm=comm)
 
 
 @pytest.mark.parametrize(
@@ -341,18 +336,16 @@ def test_arguments_that_cannot_work_are_refused(params, options, error, message)
         ([np.zeros((2, 2)), np.zeros(2)], ValueError, "names"),
     ],
 )
-def test_gradients_that_do_not_fit_are_refused_before_anything_is_sent(grads, error, message):
-    def train(comm):
-        watched = Watched(comm)
-        params = {"w": np.ones((2, 2)), "b": np.ones(2)}
-        sgd = DistributedSGD(params, 0.1, comm=watched)
-        sgd.zero_grad()
-        with pytest.raises(error, match=message):
-            sgd.step(grads)
-        assert not watched.calls and not any(g.any() for g in sgd.gradients.values())
-        same(params, {"w": np.ones((2, 2)), "b": np.ones(2)})
-
-    pc.local_world(1).run(train)
+@every_rank(1)
+def test_gradients_that_do_not_fit_are_refused_before_anything_is_sent(comm, grads, error, message):
+    watched = Watched(comm)
+    params = {"w": np.ones((2, 2)), "b": np.ones(2)}
+    sgd = DistributedSGD(params, 0.1, comm=watched)
+    sgd.zero_grad()
+    with pytest.raises(error, match=message):
+        sgd.step(grads)
+    assert not watched.calls and not any(g.any() for g in sgd.gradients.values())
+    same(params, {"w": np.ones((2, 2)), "b": np.ones(2)})
 
 
 @pytest.mark.parametrize(

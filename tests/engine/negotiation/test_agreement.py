@@ -144,21 +144,3 @@ def test_nan_factors_agree_with_themselves() -> None:
     x = np.ones(3)
     announce(rounds, (0, 1), Item("allreduce", "a", x, x, prescale=float("nan")))
     assert fetch_all(rounds)[0][0].difference == ""
-
-
-@pytest.mark.parametrize(
-    ("wrong", "error", "message"),
-    [
-        (Item("allreduce", "a", np.zeros(3), np.zeros(3), op="bxor"), TypeError, "bxor"),
-        (Item("allreduce", "a", np.zeros(3), np.zeros(3, np.float32)), TypeError, "element types"),
-        (Item("allreduce", "a", np.zeros(3), np.zeros(4)), ValueError, "size"),
-        (Item("allreduce", 7, np.zeros(3), np.zeros(3)), TypeError, "name is a str, not int"),  # type: ignore[arg-type]
-        (Item("broadcast", "a", np.zeros(3), root=2), ValueError, "root 2"),
-        (Item("allreduce", "a", np.zeros(3, "i4"), np.zeros(3, "i4"), op="bor", prescale=2.0), TypeError, "prescale"),
-        (Item("reducescatter", "a", np.zeros(3), op="band"), TypeError, "band"),
-    ],
-)
-def test_local_failures_are_not_announced(wrong: Item, error: type[Exception], message: str) -> None:
-    """It would fail on this rank, and the others would wait."""
-    with pytest.raises(error, match=message):
-        _core.announcements([wrong], 2)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from multiprocessing.connection import Connection
 
 import numpy as np
 import pytest
-from processes import Job, run
+from processes import Job
 
-from engine.operations import SECONDS, on_engines
+from engine.operations import SECONDS, every_engine, on_engines
 from pycollective import Communicator, CommunicatorError, PeerLostError
 from pycollective.engine import Engine, Item
 
@@ -27,67 +26,39 @@ def uneven(engine: Engine, batches: int) -> int:
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_uneven_work(n: int) -> None:
-    """The last to join has the most work; all ranks learn which it was."""
-    assert on_engines(n, lambda engine: uneven(engine, engine.rank + 1)) == [n - 1] * n
-
-
-def test_several_rounds() -> None:
-    """After a join all ranks take part again."""
+    """The last to join has the most work, each rank in turn; all learn which it was, and take part again."""
 
     def body(engine: Engine) -> None:
-        for _ in range(5):
-            assert uneven(engine, engine.rank + 1) == engine.size - 1
-            got = engine.submit([Item("allreduce", "all", np.ones(3))])[0].wait(SECONDS)
-            assert got.tolist() == [engine.size] * 3
+        for turn in range(5):
+            assert (uneven(engine, (engine.rank + turn) % n + 1) + turn) % n == n - 1
+            assert engine.run([Item("allreduce", "all", np.ones(3))])[0].tolist() == [n] * 3
 
-    on_engines(3, body)
-
-
-def test_the_first_rank_is_the_last_to_join() -> None:
-    done = threading.Event()
-
-    def body(engine: Engine) -> int:
-        if engine.rank:
-            last = engine.join()
-            assert done.is_set()
-            return last
-        for i in range(50):
-            assert engine.submit([Item("allreduce", f"{i}", np.full(7, 3))])[0].wait(SECONDS).tolist() == [3] * 7
-        done.set()
-        return engine.join()
-
-    assert on_engines(3, body) == [0, 0, 0]
+    on_engines(n, body)
 
 
-def test_an_average_is_over_all_ranks() -> None:
+@every_engine(4)
+def test_an_average_is_over_all_ranks(engine: Engine) -> None:
     """As in Horovod: a joined rank counts as zero, and the divisor stays the number of ranks."""
-
-    def body(engine: Engine) -> None:
-        if engine.rank != 1:
-            x = np.full(6, 4.0)
-            assert engine.submit([Item("allreduce", "mean", x, op="avg")])[0].wait(SECONDS).tolist() == [3.0] * 6
-            assert x.tolist() == [4.0] * 6
-        engine.join()
-
-    on_engines(4, body)
+    if engine.rank != 1:
+        x = np.full(6, 4.0)
+        assert engine.run([Item("allreduce", "mean", x, op="avg")])[0].tolist() == [3.0] * 6
+        assert x.tolist() == [4.0] * 6
+    engine.join()
 
 
-def test_with_what_was_in_flight_before() -> None:
+@every_engine(3)
+def test_with_what_was_in_flight_before(engine: Engine) -> None:
     """A rank that joins must still complete what it has submitted."""
-
-    def body(engine: Engine) -> None:
-        mine = engine.submit([Item("allreduce", "early", np.full(4, engine.rank + 1))])[0]
-        if engine.rank == 0:
-            engine.join()
-            assert mine.test()
-        else:
-            late = engine.submit([Item("allreduce", "late", np.full(4, engine.rank + 1))])[0]
-            assert late.wait(SECONDS).tolist() == [5] * 4
-        assert mine.wait(SECONDS).tolist() == [6] * 4
-        if engine.rank:
-            engine.join()
-
-    on_engines(3, body)
+    mine = engine.submit([Item("allreduce", "early", np.full(4, engine.rank + 1))])[0]
+    if engine.rank == 0:
+        engine.join()
+        assert mine.test()
+    else:
+        late = engine.submit([Item("allreduce", "late", np.full(4, engine.rank + 1))])[0]
+        assert late.wait(SECONDS).tolist() == [5] * 4
+    assert mine.wait(SECONDS).tolist() == [6] * 4
+    if engine.rank:
+        engine.join()
 
 
 def test_the_last_rank_in_a_moment() -> None:
@@ -99,17 +70,6 @@ def test_the_last_rank_in_a_moment() -> None:
     first, *others = on_engines(4, body)
     assert all(0 <= rank < 4 for rank in first)
     assert others == [first] * 3
-
-
-def in_processes(comm: Communicator, link: object) -> int:
-    engine = Engine(comm)
-    last = uneven(engine, engine.rank + 1)
-    engine.close()
-    return last
-
-
-def test_processes() -> None:
-    assert run(3, in_processes) == [2, 2, 2]
 
 
 def does_not_join(comm: Communicator, link: Connection, how: str, pending: bool) -> None:

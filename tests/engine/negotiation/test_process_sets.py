@@ -7,6 +7,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 import pytest
+from calls import every_rank
 from processes import run
 
 from engine.operations import SECONDS, play, random_phases
@@ -49,32 +50,27 @@ def test_processes(n: int) -> None:
     run(n, in_processes)
 
 
-def test_random_operations_in_two_at_once() -> None:
+@every_rank(4)
+def test_random_operations_in_two_at_once(comm: Communicator) -> None:
     """The work of one engine does not delay or mix with another's."""
-
-    def rank(comm: Communicator) -> None:
-        half = comm.split(comm.rank % 2)
-        assert half is not None
-        whole, part = Engine(comm), Engine(half)
-        for seed in range(4):
-            play(whole, random_phases(seed, 2, 15), seed)
-            play(part, random_phases(seed + comm.rank % 2 * 10, 2, 15), seed)
-        part.close()
-        whole.close()
-
-    local_world(4).run(rank)
+    half = comm.split(comm.rank % 2)
+    assert half is not None
+    whole, part = Engine(comm), Engine(half)
+    for seed in range(4):
+        play(whole, random_phases(random.Random(seed), 2, 15), seed)
+        play(part, random_phases(random.Random(seed + comm.rank % 2 * 10), 2, 15), seed)
+    part.close()
+    whole.close()
 
 
-def test_a_mismatch_in_one_does_not_reach_another() -> None:
-    def rank(comm: Communicator) -> None:
-        whole, other = Engine(comm), Engine(comm)
-        bad = whole.submit([Item("allreduce", "a", np.ones(3 + comm.rank))])[0]
-        good = other.submit([Item("allreduce", "a", np.ones(3))])[0]
-        with pytest.raises(MismatchError):
-            bad.wait(SECONDS)
-        assert good.wait(SECONDS).tolist() == [2] * 3
-        assert whole.submit([Item("allreduce", "a", np.ones(3))])[0].wait(SECONDS).tolist() == [2] * 3
-        other.close()
-        whole.close()
-
-    local_world(2).run(rank)
+@every_rank(2)
+def test_a_mismatch_in_one_does_not_reach_another(comm: Communicator) -> None:
+    whole, other = Engine(comm), Engine(comm)
+    bad = whole.submit([Item("allreduce", "a", np.ones(3 + comm.rank))])[0]
+    good = other.submit([Item("allreduce", "a", np.ones(3))])[0]
+    with pytest.raises(MismatchError):
+        bad.wait(SECONDS)
+    assert good.wait(SECONDS).tolist() == [2] * 3
+    assert whole.submit([Item("allreduce", "a", np.ones(3))])[0].wait(SECONDS).tolist() == [2] * 3
+    other.close()
+    whole.close()
