@@ -6,6 +6,7 @@ import contextlib
 import gc
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -60,20 +61,12 @@ def test_closing_ends_pending_operations(comm: Any) -> None:
 def test_closing_while_another_thread_waits(comm: Any) -> None:
     engine = Engine(comm)
     work = engine.submit([ones(f"only rank {comm.rank}")])[0]
-    errors: list[BaseException] = []
-
-    def wait() -> None:
-        try:
-            work.wait(SECONDS)
-        except BaseException as error:
-            errors.append(error)
-
-    waiter = threading.Thread(target=wait)
-    waiter.start()
-    comm.barrier()
-    engine.close()
-    waiter.join()
-    assert isinstance(errors[0], CommunicatorError), errors
+    with ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(work.wait, SECONDS)
+        comm.barrier()
+        engine.close()
+        with pytest.raises(CommunicatorError):
+            waiter.result()
 
 
 def test_a_closed_engine_is_released() -> None:

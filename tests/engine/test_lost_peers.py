@@ -11,37 +11,30 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from processes import Job, alive
 
-from engine.operations import SECONDS
+from engine.operations import SECONDS, ones, until
 from pycollective import Communicator, PeerLostError
-from pycollective.engine import Engine, Item
-
-
-def ones(name: str, count: int = 1000) -> Item:
-    return Item("allreduce", name, np.ones(count))
+from pycollective.engine import Engine
 
 
 def waits_and_loses(comm: Communicator, link: Connection, victim: int, how: str) -> int:
     """All submit except the victim, which is killed; each rank that waits, or submits later, gets an error."""
     engine = Engine(comm)
     for turn in range(3):
-        assert engine.submit([ones(f"fine {turn}")])[0].wait(SECONDS)[0] == engine.size
-    if engine.rank == victim:
-        if how == "busy":  # dies at any point during its work
-            link.send("ready")
-            for turn in range(1_000_000):
-                engine.submit([ones(f"{turn % 5}")])[0].wait(SECONDS)
-        link.send("ready")
-        time.sleep(60)
-    works = [] if how == "busy" else engine.submit([ones("a"), ones("b", 100_000)])
+        assert engine.run([ones(f"fine {turn}")])[0][0] == engine.size
+    calls: list[str] = []
+    works = engine.submit([ones("a"), ones("b", 100_000)]) if how == "away" and engine.rank != victim else []
+    for work in works:
+        work.when_done(lambda: calls.append("called"))
     link.send("ready")
-    if how == "busy":
+    if how == "away" and engine.rank == victim:
+        time.sleep(60)
+    if how == "busy":  # the victim dies at any point during its work
         with pytest.raises(PeerLostError) as caught:
             for turn in range(1_000_000):
-                engine.submit([ones(f"{turn % 5}")])[0].wait(SECONDS)
+                engine.run([ones(f"{turn % 5}", 1000)])
         assert caught.value.rank == victim
     for work in works:
         with pytest.raises(PeerLostError) as caught:
@@ -49,14 +42,19 @@ def waits_and_loses(comm: Communicator, link: Connection, victim: int, how: str)
         assert caught.value.rank == victim
         assert work.test()
     with pytest.raises(PeerLostError):
-        engine.submit([ones("later")])[0].wait(SECONDS)
+        engine.run([ones("later")])
     with pytest.raises(PeerLostError):
         engine.join()
+    until(lambda: len(calls) == len(works))
     engine.close()
-    smaller = comm.shrink()
-    second = Engine(smaller)
-    total: int = second.submit([Item("allreduce", "a", np.array([1]))])[0].wait(SECONDS)[0]
-    second.close()
+    return left(comm)
+
+
+def left(comm: Communicator) -> int:
+    """How many ranks continue."""
+    engine = Engine(comm.shrink())
+    total = int(engine.run([ones("a", 1)])[0][0])
+    engine.close()
     return total
 
 
@@ -74,50 +72,29 @@ def test_a_killed_rank(n: int, victim: int, how: str) -> None:
             assert outcomes[rank].value == n - 1, outcomes[rank].trace
 
 
-def callbacks_too(comm: Communicator, link: Connection) -> list[str]:
-    """A rank that registered a callback instead of waiting is called."""
-    engine = Engine(comm)
-    calls: list[str] = []
-    if engine.rank == 0:
-        link.send("ready")
-        time.sleep(60)
-    work: Any = engine.submit([ones("a")])[0]
-    work.when_done(lambda: calls.append("called"))
-    link.send("ready")
-    with pytest.raises(PeerLostError):
-        work.wait(SECONDS)
-    end = time.monotonic() + SECONDS
-    while not calls and time.monotonic() < end:
-        time.sleep(0.01)
-    engine.close()
-    return calls
-
-
-def test_callbacks() -> None:
-    with Job(2, callbacks_too) as job:
-        assert [job.hear(0), job.hear(1)] == ["ready"] * 2
-        job.kill(0)
-        outcome = job.outcomes()[1]
-        assert outcome.value == ["called"], outcome.trace
-
-
-def leaves_without_a_word(comm: Communicator, link: Connection) -> str:
-    """Rank 1 returns while the others wait for it: this counts as lost too."""
-    engine = Engine(comm)
-    if engine.rank == 1:
-        return "left"
-    with pytest.raises((PeerLostError, RuntimeError)):
-        engine.submit([ones("a")])[0].wait(SECONDS)
-    return "raised"
-
-
-def test_a_rank_that_ends() -> None:
-    with Job(3, leaves_without_a_word) as job:
-        assert [job.outcomes()[rank].value for rank in range(3)] == ["raised", "left", "raised"]
-
-
 def dies_holding_the_lock(comm: Communicator, link: Connection, others: str) -> str:
-    """Rank 1 takes the lock of the board, its first member, and is killed; the others wait, or come later."""
+    """Rank 1 takes the lock of the board, and is killed; the others wait, or come later."""
+    engine, lock = board_of(comm)
+    assert engine.run([ones("fine")])[0][0] == engine.size
+    works = engine.submit([ones("a")]) if others == "wait" and engine.rank != 1 else []
+    link.send("ready")
+    if others == "come" or engine.rank == 1:
+        link.recv()
+    if engine.rank == 1:
+        assert ctypes.CDLL(None).pthread_mutex_lock(ctypes.byref(lock)) == 0
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(PeerLostError, match="rank 1 is gone") as caught:
+        (works or engine.submit([ones("a")]))[0].wait(SECONDS)
+    assert caught.value.rank == 1
+    with pytest.raises(PeerLostError):
+        engine.join()
+    engine.close()
+    assert left(comm) == comm.size - 1
+    return str(caught.value)
+
+
+def board_of(comm: Communicator) -> tuple[Engine, ctypes.c_uint32]:
+    """An engine, and its board's lock, which begins with the thread that holds it and flags of the kernel's."""
     boards = []
     share = Engine._share_board
 
@@ -127,25 +104,7 @@ def dies_holding_the_lock(comm: Communicator, link: Connection, others: str) -> 
 
     Engine._share_board = noted  # type: ignore[method-assign]
     engine = Engine(comm)
-    assert engine.submit([ones("fine")])[0].wait(SECONDS)[0] == engine.size
-    works = engine.submit([ones("a")]) if others == "wait" and engine.rank != 1 else []
-    link.send("ready")
-    if others == "come" or engine.rank == 1:
-        link.recv()
-    if engine.rank == 1:
-        assert ctypes.CDLL(None).pthread_mutex_lock(ctypes.c_void_p(address_of(boards[0]))) == 0
-        os.kill(os.getpid(), signal.SIGKILL)
-    with pytest.raises(PeerLostError, match="rank 1 is gone") as caught:
-        (works or engine.submit([ones("a")]))[0].wait(SECONDS)
-    assert caught.value.rank == 1
-    with pytest.raises(PeerLostError):
-        engine.join()
-    engine.close()
-    smaller = comm.shrink()
-    second = Engine(smaller)
-    assert second.submit([ones("a")])[0].wait(SECONDS)[0] == comm.size - 1
-    second.close()
-    return str(caught.value)
+    return engine, ctypes.c_uint32.from_address(address_of(boards[0]))  # the board's first member
 
 
 def address_of(segment: Any) -> int:

@@ -2,43 +2,23 @@
 
 from __future__ import annotations
 
-import ctypes
 import random
 import signal
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from processes import Job
 
-from engine.test_lost_peers import address_of
+from engine.operations import ones
+from engine.test_lost_peers import board_of
 from pycollective import Communicator, TimeoutError
-from pycollective.engine import Engine, Item
+from pycollective.engine import Engine
 
 DEADLINE = 1.5
 THREAD = 0x3FFFFFFF  # FUTEX_TID_MASK
 MANY = 4000  # pending operations: listing them holds the lock for a large part of the time
-
-
-def ones(name: str) -> Item:
-    return Item("allreduce", name, np.ones(3))
-
-
-def board_of(comm: Communicator) -> tuple[Engine, Any]:
-    """An engine, and the word of its board's lock: the thread that holds it, and flags of the kernel's."""
-    boards = []
-    share = Engine._share_board
-
-    def noted(engine: Engine, slots: int) -> Any:
-        boards.append(share(engine, slots))
-        return boards[-1]
-
-    Engine._share_board = noted  # type: ignore[method-assign]
-    engine = Engine(comm)
-    return engine, ctypes.c_uint32.from_address(address_of(boards[0]))
 
 
 def holds_the_lock(comm: Communicator, link: Connection) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -150,14 +151,12 @@ def test_completed_operations_are_released(engine: Engine) -> None:
 
 @every_engine(2)
 def test_two_threads_wait_for_the_same(engine: Engine) -> None:
-    for _ in range(20):
-        work = engine.submit([ones("a", 20_000)])[0]
-        got: list[Any] = []
-        other = threading.Thread(target=lambda work=work, got=got: got.append(work.wait(SECONDS)))
-        other.start()
-        mine = work.wait(SECONDS)
-        other.join()
-        assert got[0] is mine
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(20):
+            work = engine.submit([ones("a", 20_000)])[0]
+            other = pool.submit(work.wait, SECONDS)
+            mine = work.wait(SECONDS)
+            assert other.result() is mine
 
 
 @pytest.mark.torch

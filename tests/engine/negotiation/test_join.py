@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from processes import Job
 
-from engine.operations import SECONDS, every_engine, on_engines
+from engine.operations import SECONDS, every_engine, on_engines, ones
 from pycollective import Communicator, CommunicatorError, PeerLostError
 from pycollective.engine import Engine, Item
 
@@ -31,7 +31,7 @@ def test_uneven_work(n: int) -> None:
     def body(engine: Engine) -> None:
         for turn in range(5):
             assert (uneven(engine, (engine.rank + turn) % n + 1) + turn) % n == n - 1
-            assert engine.run([Item("allreduce", "all", np.ones(3))])[0].tolist() == [n] * 3
+            assert engine.run([ones("all")])[0].tolist() == [n] * 3
 
     on_engines(n, body)
 
@@ -75,7 +75,7 @@ def test_the_last_rank_in_a_moment() -> None:
 def does_not_join(comm: Communicator, link: Connection, how: str, pending: bool) -> None:
     """Rank 1 leaves instead; returns the errors of the others."""
     engine = Engine(comm)
-    assert engine.run([Item("allreduce", "fine", np.ones(3))])[0].tolist() == [comm.size] * 3
+    assert engine.run([ones("fine")])[0].tolist() == [comm.size] * 3
     link.send("ready")
     if comm.rank == 1:
         link.recv()
@@ -83,11 +83,14 @@ def does_not_join(comm: Communicator, link: Connection, how: str, pending: bool)
             engine.close()
             link.recv()
         return
-    if pending and comm.rank == 2:
-        engine.submit([Item("allreduce", "theirs", np.ones(3))])
-    expected = {"closes": CommunicatorError, "is killed": PeerLostError}  # at its end an engine may be closed or not
-    with pytest.raises(expected.get(how, (CommunicatorError, PeerLostError))) as caught:
+    works = engine.submit([ones("theirs")]) if pending and comm.rank == 2 else []
+    errors = {"closes": CommunicatorError, "is killed": PeerLostError}
+    expected = errors.get(how, (CommunicatorError, PeerLostError))  # at its end an engine may be closed or not
+    with pytest.raises(expected) as caught:
         engine.join()
+    for work in works:
+        with pytest.raises(expected):
+            work.wait(SECONDS)
     link.send(str(caught.value))
     engine.close()
 
