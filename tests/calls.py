@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -138,18 +138,27 @@ def on_each_rank(n: int = 0, hosts: Sequence[int] = ()) -> Callable[[Callable[..
 def on_every(run: Callable[[Callable[[Any], Any]], object]) -> Any:
     """A decorator of a test: `run` calls it with its first argument, on every rank; pytest gives the others."""
 
+
+def on_every(n: int | None, run: Callable[[int, Callable[[Any], Any]], object]) -> Any:
+    """A decorator of a test: `run` calls it on each of n ranks, with its first argument; pytest gives the others.
+
+    n: None: the test's parameter `n`, which only the ranks know, then.
+    """
+
     def decorate(body: Callable[..., Any]) -> Any:
         @functools.wraps(body)
         def test(**arguments: Any) -> None:
-            run(lambda first: body(first, **arguments))
+            ranks = arguments.pop("n") if n is None else n
+            run(ranks, lambda first: body(first, **arguments))
 
-        parameters = list(inspect.signature(body).parameters.values())
-        test.__signature__ = inspect.Signature(parameters[1:])  # type: ignore[attr-defined]
+        number = inspect.Parameter("n", inspect.Parameter.KEYWORD_ONLY)
+        _, *others = inspect.signature(body).parameters.values()
+        test.__signature__ = inspect.Signature([*others, number] if n is None else others)  # type: ignore[attr-defined]
         return test
 
     return decorate
 
 
-def every_rank(n: int, hosts: Sequence[int] = ()) -> Any:
+def every_rank(n: int | None = None) -> Any:
     """A decorator of a test, which runs on every rank of a world of threads: its first argument is a communicator."""
-    return on_every(lambda body: local_world(n, hosts=hosts).run(body))
+    return on_every(n, lambda ranks, body: local_world(ranks).run(body))

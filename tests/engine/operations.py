@@ -188,9 +188,9 @@ def on_engines(n: int, body: Callable[[Engine], Any], hosts: Sequence[int] = (),
     return local_world(n, hosts=hosts).run(rank)
 
 
-def every_engine(n: int, **options: Any) -> Any:
+def every_engine(n: int | None = None) -> Any:
     """A decorator of a test, which runs on n ranks that are threads: its first argument is the rank's engine."""
-    return on_every(lambda body: on_engines(n, body, **options))
+    return on_every(n, on_engines)
 
 
 def play(engine: Engine, phases: Sequence[Sequence[Sequence[Operation]]], seed: int) -> None:

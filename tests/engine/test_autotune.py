@@ -67,25 +67,19 @@ def test_a_result_is_found_and_kept(tmp_path: Path) -> None:
     assert not log.exists()
 
 
-def test_results_are_kept_per_number_of_ranks(tmp_path: Path) -> None:
-    kept = tmp_path / "kept.json"
-    autotune.save(str(kept), 7, autotune.Found(1, 1.0, []))
-    assert autotune.load(str(kept), 2) is None
-    settings = Settings(autotune=True, autotune_file=str(kept))
-
-    on_engines(2, lambda engine: job(engine, kept), settings=settings)
-    assert autotune.load(str(kept), 7) == autotune.Found(1, 1.0, [])
-    assert autotune.load(str(kept), 2) is not None
+OF_SEVEN = '{"7": {"fusion_threshold": 1, "cycle_time": 1.0, "topologies": []}}'
 
 
-@pytest.mark.parametrize(
-    "text", ["{not json", '{"2": {"fusion_threshold": "many", "cycle_time": 1, "topologies": []}}']
-)
-def test_an_invalid_file_is_replaced(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", [OF_SEVEN, "{not json", OF_SEVEN.replace("7", "2").replace("1", '"many"', 1)])
+def test_results_are_kept_per_number_of_ranks_and_an_invalid_file_is_replaced(tmp_path: Path, text: str) -> None:
     kept = tmp_path / "kept.json"
     kept.write_text(text)
+    kept.chmod(0o600)
+    assert autotune.load(str(kept), 2) is None
     on_engines(2, lambda engine: job(engine, kept), settings=Settings(autotune=True, autotune_file=str(kept)))
     assert autotune.load(str(kept), 2) is not None
+    if text == OF_SEVEN:
+        assert autotune.load(str(kept), 7) == autotune.Found(1, 1.0, [])
 
 
 def test_a_file_that_others_may_have_written_is_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

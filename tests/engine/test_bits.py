@@ -16,7 +16,7 @@ from reference import DTYPES as EVERY_TYPE
 from reference import OPERATORS, Array, contributions, numpy_type, takes
 from seeds import examples
 
-from engine.operations import SECONDS, on_engines
+from engine.operations import SECONDS, on_engines, ones
 from pycollective import Communicator, local_world
 from pycollective.engine import Engine, Item, Settings
 
@@ -86,8 +86,7 @@ def test_threads(n: int, dtype: str, op: str, scale: float, buffer: int, seed: i
     options = {"op": op, "prescale": scale, "postscale": 1 / scale}
 
     def body(engine: Engine) -> None:
-        other = engine.comm.dup()
-        in_one_world(engine, other, dtype, seed, options)
+        in_one_world(engine, engine.comm.dup(), dtype, seed, options)
 
     on_engines(n, body, settings=Settings(fusion_buffer=buffer))
 
@@ -129,19 +128,13 @@ def test_settings_without_end() -> None:
     names = "HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME", "HOROVOD_CACHE_CAPACITY", "HOROVOD_STALL_CHECK_TIME"
     endless = Settings.read(dict.fromkeys(names, "inf"))
 
-    def body(engine: Engine) -> float:
-        return float(engine.submit([Item("allreduce", "a", np.ones(3))])[0].wait(20)[0])
-
-    assert on_engines(2, body, settings=endless) == [2.0, 2.0]
+    assert on_engines(2, lambda engine: engine.run([ones("a")])[0][0], settings=endless) == [2.0, 2.0]
 
 
 def test_defaults_are_horovods_but_for_the_deadline() -> None:
     made = Settings.read({})
-    assert made.fusion_threshold == 128 << 20
-    assert made.cycle_time == 1e-3
-    assert made.cache_capacity == 1024
-    assert made.stall_check_time == 60
-    assert made.stall_shutdown_time == 300
+    assert (made.fusion_threshold, made.cycle_time, made.cache_capacity) == (128 << 20, 1e-3, 1024)
+    assert (made.stall_check_time, made.stall_shutdown_time) == (60, 300)
     assert Settings.read({"PYCOLLECTIVE_TIMEOUT": "7"}).stall_shutdown_time == 7
     assert Settings.read({"PYCOLLECTIVE_TIMEOUT": "7", "HOROVOD_STALL_SHUTDOWN_TIME": "0"}).stall_shutdown_time == 0
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from processes import IMPORTABLE
 
-from engine.operations import SECONDS, on_engines
+from engine.operations import SECONDS, on_engines, ones, until
 from engine.two_hosts import on_two_hosts
 from launch import launch
 from pycollective.engine import Engine, Item
@@ -72,18 +71,18 @@ def test_a_report_at_any_time() -> None:
         if engine.rank == 1:
             assert reported.wait(SECONDS)
             lines = engine.report()
-            engine.run([Item("allreduce", "grad", np.ones(2))])
+            engine.run([ones("grad")])
             return lines
-        work = engine.submit([Item("allreduce", "grad", np.ones(2))])[0]
+        work = engine.submit([ones("grad")])[0]
         lines = engine.report()
         reported.set()
         work.wait(SECONDS)
         return lines + "|" + engine.report()
 
     first, second = on_engines(2, body)
-    assert "grad" in first.split("|")[0]
-    assert "1" in first.split("|")[0]
-    assert "grad" not in first.split("|")[1]
+    before, after = first.split("|")
+    assert "grad" in before and "1" in before
+    assert "grad" not in after
     assert "grad" in second
 
 
@@ -134,8 +133,7 @@ SIGNALLED = """
 
 def test_the_same_at_sigusr1(tmp_path: object) -> None:
     """A signal ends nothing; the waiting rank reports for which rank."""
-    script = SIGNALLED
-    done = launch(2, script, f"{tmp_path}/pid", env=IMPORTABLE).check()
+    done = launch(2, SIGNALLED, f"{tmp_path}/pid", env=IMPORTABLE).check()
     assert list(done) == ["6.0\n"] * 2
     lines = [line for line in done.stderr.splitlines() if "grad.late" in line]
     assert lines, done.report()
@@ -146,15 +144,9 @@ def test_another_handler_stays() -> None:
     got: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: got.append(number))
     try:
-
-        def body(engine: Engine) -> None:
-            engine.run([Item("barrier", "b")])
-
-        on_engines(2, body)
+        on_engines(2, lambda engine: engine.run([Item("barrier", "b")]))
         os.kill(os.getpid(), signal.SIGUSR1)
-        end = time.monotonic() + SECONDS
-        while not got and time.monotonic() < end:
-            time.sleep(0.01)
+        until(lambda: got)
         assert got == [signal.SIGUSR1]
     finally:
         signal.signal(signal.SIGUSR1, before)

@@ -6,9 +6,7 @@ import json
 import os
 import random
 import stat
-import time
 from collections import Counter
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ import numpy as np
 import pytest
 from processes import IMPORTABLE, run
 
-from engine.operations import every_engine, on_engines
+from engine.operations import every_engine, on_engines, until
 from engine.trace import SCHEMA, Trace, read
 from engine.two_hosts import on_two_hosts
 from launch import launch
@@ -49,16 +47,19 @@ def traced(comm: Communicator, link: Connection, path: str, topology: str) -> No
     engine.close()
 
 
-def check(trace: Trace, ranks: int, rounds: int) -> None:
-    assert trace.processes == {rank: f"rank {rank}" for rank in range(ranks)}
-    for rank in range(ranks):
+def check(trace: Trace, rounds: int, slack: float = 0.0) -> None:
+    """What each of four ranks has done; no rank finishes an allreduce before all have begun, but for the slack in s."""
+    assert trace.processes == {rank: f"rank {rank}" for rank in range(4)}
+    for rank in range(4):
         for name in (*TENSORS, "weights"):
-            phases = Counter(one.name for one in trace.row(rank, name))
             kind = "BROADCAST" if name == "weights" else "ALLREDUCE"
-            assert phases == {f"NEGOTIATE_{kind}": rounds, "QUEUE": rounds, kind: rounds}, (rank, name, phases)
-            row = trace.row(rank, name)
-            assert [one.name for one in row] == [f"NEGOTIATE_{kind}", "QUEUE", kind] * rounds
-        assert trace.row(rank, "steps"), rank
+            assert [one.name for one in trace.row(rank, name)] == [f"NEGOTIATE_{kind}", "QUEUE", kind] * rounds
+        packed = Counter(one.name for one in trace.row(rank, "fusion buffer"))
+        assert packed["MEMCPY_IN_FUSION_BUFFER"] == packed["MEMCPY_OUT_FUSION_BUFFER"]
+    for name in TENSORS:
+        rows = [[s for s in trace.row(rank, name) if s.name == "ALLREDUCE"] for rank in range(4)]
+        for together in zip(*rows, strict=True):
+            assert max(s.begin for s in together) <= min(s.end for s in together) + slack * 1e6
 
 
 @pytest.mark.parametrize("topology", ["", "ring"])
@@ -66,12 +67,12 @@ def test_four_ranks(tmp_path: Path, topology: str) -> None:
     path = tmp_path / "timeline.json"
     run(4, traced, str(path), topology)
     trace = read(path)
-    check(trace, 4, 3)
+    check(trace, 3)
     assert min(one.begin for one in trace.slices) < 60e6, "times count from the start of the trace"
     for rank in range(4):
         packed = Counter(one.name for one in trace.row(rank, "fusion buffer"))
-        assert packed["MEMCPY_IN_FUSION_BUFFER"] == packed["MEMCPY_OUT_FUSION_BUFFER"] >= 3
-        assert packed["REDUCE"] >= 3
+        assert min(packed["MEMCPY_IN_FUSION_BUFFER"], packed["REDUCE"]) >= 3
+        assert trace.row(rank, "steps"), rank
     for step in (one for rank in range(4) for one in trace.row(rank, "steps")):
         assert set(step.args["peers"]) <= {0, 1, 2, 3} - {step.pid}
         assert step.args["chunk"] >= 0
@@ -83,32 +84,24 @@ def test_four_ranks(tmp_path: Path, topology: str) -> None:
     assert all(begin["pid"] != end["pid"] for begin, end in trace.arrows)
     if topology == "ring":  # every rank waits for the one before it
         assert {(begin["pid"], end["pid"]) for begin, end in trace.arrows} >= {(r, (r + 1) % 4) for r in range(4)}
-
-
-def test_clocks_agree(tmp_path: Path) -> None:
-    """No rank finishes a round before the last has submitted it; arrows do not go back in time."""
-    path = tmp_path / "timeline.json"
-    run(3, traced, str(path), "ring")
-    trace = read(path)
     for name in TENSORS:
-        rows = [[s for s in trace.row(rank, name) if s.name == "ALLREDUCE"] for rank in range(3)]
-        for together in zip(*rows, strict=True):
-            assert max(s.begin for s in together) <= min(s.end for s in together), "they overlap in time"
-        negotiated = [[s.end for s in trace.row(rank, name) if s.name.startswith("NEG")] for rank in range(3)]
+        negotiated = [[s.end for s in trace.row(rank, name) if s.name.startswith("NEG")] for rank in range(4)]
         for ends in zip(*negotiated, strict=True):
             assert max(ends) - min(ends) < 0.01, "one moment for all"
-    for begin, end in trace.arrows:
+    for begin, end in trace.arrows:  # which do not go back in time
         begun = next(s for s in trace.row(begin["pid"], "steps") if s.begin <= begin["ts"] <= s.end)
         assert begun.begin <= end["ts"] + 0.01
 
 
 ENVIRONMENT = """
+    import os
     import numpy as np, pycollective
     from pycollective.engine import Engine, Item
     engine = Engine(pycollective.init())
     for _ in range(3):
         engine.run([Item("allreduce", name, np.ones(9)) for name in ("a", "b")])
     engine.close()
+    print(engine.settings.timeline, [name for name in os.listdir() if not name.startswith(("script", "out"))])
 """
 
 
@@ -123,11 +116,9 @@ def test_from_the_environment(tmp_path: Path) -> None:
     assert Counter(mark["pid"] for mark in trace.instants) == {0: 3, 1: 3}
 
 
-def test_dynamic_waits_to_be_started(tmp_path: Path) -> None:
-    script = ENVIRONMENT.replace("\n    engine.close()", "\n    print(engine.settings.timeline)\n    engine.close()")
-    done = launch(2, script, env=IMPORTABLE | {"HOROVOD_TIMELINE": "DYNAMIC"}).check()
-    assert list(done) == ["DYNAMIC\n"] * 2
-    assert not list(tmp_path.iterdir())
+def test_dynamic_waits_to_be_started() -> None:
+    done = launch(2, ENVIRONMENT, env=IMPORTABLE | {"HOROVOD_TIMELINE": "DYNAMIC"}).check()
+    assert list(done) == ["DYNAMIC []\n"] * 2
 
 
 def test_start_and_stop_again(tmp_path: Path) -> None:
@@ -156,7 +147,7 @@ def test_it_can_be_read_while_the_job_runs(tmp_path: Path) -> None:
         engine.start_timeline(path, mark_cycles=True)
         for turn in range(2):  # the file keeps growing
             engine.run([Item("allreduce", f"turn{turn}", np.ones(3))])
-            _wait_for(path, lambda events, turn=turn: _seen(events, f"turn{turn}") == {0, 1})
+            until(lambda turn=turn: _seen(_events_so_far(path), f"turn{turn}") == {0, 1})
         engine.run([Item("barrier", "read")])
         engine.stop_timeline()
 
@@ -187,17 +178,12 @@ def _seen(events: list[dict[str, Any]], name: str) -> set[int]:
     return {e["pid"] for e in events if e["name"] == "ALLREDUCE" and e["args"]["operation"] == name}
 
 
-def _wait_for(path: Path, complete: Callable[[list[dict[str, Any]]], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while True:
-        text = path.read_text()
-        text = text[: len(text) - random.randrange(3)]  # as if cut anywhere
-        events = json.loads(text[: text.rindex(",\n")] + "]") if ",\n" in text else []
-        assert not events or events[0]["args"]["start_time_since_epoch_in_micros"] > 1e15
-        if complete(events):
-            return
-        assert time.monotonic() < deadline, text
-        time.sleep(0.01)
+def _events_so_far(path: Path) -> list[dict[str, Any]]:
+    text = path.read_text()
+    text = text[: len(text) - random.randrange(3)]  # as if cut anywhere
+    events = json.loads(text[: text.rindex(",\n")] + "]") if ",\n" in text else []
+    assert not events or events[0]["args"]["start_time_since_epoch_in_micros"] > 1e15
+    return list(events)
 
 
 def test_engines_of_one_process_do_not_share_a_file(tmp_path: Path) -> None:
@@ -314,27 +300,14 @@ def test_two_hosts(tmp_path: Path) -> None:
     assert list(done) == ["raised True\n"] * 4, done.report()
     for file, rounds in ((path, 3), (other, 2)):
         trace = read(file)
-        assert trace.processes == {rank: f"rank {rank}" for rank in range(4)}
+        check(trace, rounds, slack=0.1)  # clocks differ
         for rank in range(4):
-            for name in (*TENSORS, "weights"):
-                kind = "BROADCAST" if name == "weights" else "ALLREDUCE"
-                assert [one.name for one in trace.row(rank, name)] == [f"NEGOTIATE_{kind}", "QUEUE", kind] * rounds
-            phases = Counter(one.name for one in trace.row(rank, "fusion buffer"))
-            assert phases["ALLREDUCE"] >= rounds, "a slice each batch"
-            assert phases["MEMCPY_IN_FUSION_BUFFER"] == phases["MEMCPY_OUT_FUSION_BUFFER"]
+            slices = [one.name for one in trace.row(rank, "fusion buffer")]
+            assert slices.count("ALLREDUCE") >= rounds, "a slice each batch"
         marks = Counter(mark["pid"] for mark in trace.instants)
         assert len(set(marks.values())) == (1 if file == other else 0), "asked for in the second only"
-        _check_clocks(trace, 4, slack=0.1)
     assert not list(link.parent.iterdir()), "parts are left on the second host"
     assert victim.read_text() == "root's"
-
-
-def _check_clocks(trace: Trace, ranks: int, slack: float) -> None:
-    """No rank finishes an allreduce before all have begun; seconds of slack for differences between clocks."""
-    for name in TENSORS:
-        rows = [[s for s in trace.row(rank, name) if s.name == "ALLREDUCE"] for rank in range(ranks)]
-        for together in zip(*rows, strict=True):
-            assert max(s.begin for s in together) <= min(s.end for s in together) + slack * 1e6
 
 
 def test_the_reader_refuses_what_viewers_would(tmp_path: Path) -> None:
@@ -352,14 +325,13 @@ def test_the_reader_refuses_what_viewers_would(tmp_path: Path) -> None:
         return path
 
     read(write(piece, {**piece, "ts": 1.0, "dur": 2.0}, {**piece, "ts": 5.0}))
-    with pytest.raises(AssertionError, match="overlaps"):
-        read(write(piece, {**piece, "ts": 4.0}))
-    with pytest.raises(AssertionError, match="no begin"):
-        read(write(piece, arrow))
-    with pytest.raises(AssertionError, match="no row"):
-        read(write({**piece, "tid": 7}))
-    with pytest.raises(jsonschema.ValidationError):
-        read(write({**piece, "dur": -1.0}))
-    with pytest.raises(jsonschema.ValidationError):
-        read(write({**piece, "ph": "B"}))
+    for error, message, *events in (
+        (AssertionError, "overlaps", piece, {**piece, "ts": 4.0}),
+        (AssertionError, "no begin", piece, arrow),
+        (AssertionError, "no row", {**piece, "tid": 7}),
+        (jsonschema.ValidationError, None, {**piece, "dur": -1.0}),
+        (jsonschema.ValidationError, None, {**piece, "ph": "B"}),
+    ):
+        with pytest.raises(error, match=message):
+            read(write(*events))
     jsonschema.Draft202012Validator.check_schema(SCHEMA)

@@ -47,39 +47,36 @@ def test_other_libraries_give_the_bits_of_numpy(library, tmp_path):
             np.testing.assert_array_equal(other[name], ours[name], strict=True)
 
 
-def test_their_gradients_are_in_the_window():
+@every_rank(2)
+def test_their_gradients_are_in_the_window(comm):
     xp = pytest.importorskip("array_api_strict")
-
-    def look(comm):
-        sgd = DistributedSGD({"w": xp.zeros((8, 8)), "b": xp.zeros(8)}, 0.1, comm=comm)
-        (flat,) = sgd._fused.buffers
-        sgd.gradients["b"][...] = xp.asarray(3.0)
-        sgd.gradients["w"][...] = xp.asarray(2.0)
-        assert np.from_dlpack(flat).tolist() == [2.0] * 64 + [3.0] * 8
-
-    pc.local_world(2).run(look)
+    sgd = DistributedSGD({"w": xp.zeros((8, 8)), "b": xp.zeros(8)}, 0.1, comm=comm)
+    (flat,) = sgd._fused.buffers
+    sgd.gradients["b"][...] = xp.asarray(3.0)
+    sgd.gradients["w"][...] = xp.asarray(2.0)
+    assert np.from_dlpack(flat).tolist() == [2.0] * 64 + [3.0] * 8
 
 
-def brain_floats(comm, convert):
+def check_brain_floats(comm, convert):
     params = [convert(np.arange(8.0) + comm.rank)]
     sgd = DistributedSGD(params, 0.5, 0.5, comm=comm)
     sgd.broadcast_parameters()
     for _ in range(2):
         sgd.step([convert(np.full(8, comm.rank + 1.0))])
-    return [float(element) for element in params[0]]
+    assert [float(element) for element in params[0]] == [i - 0.75 - 0.5 * (0.75 + 1.5) for i in range(8)]
 
 
-def test_bfloat16():
-    want = [[i - 0.5 * 1.5 - 0.5 * (0.5 * 1.5 + 1.5) for i in range(8)]] * 2
-    assert pc.local_world(2).run(lambda comm: brain_floats(comm, lambda a: a.astype(ml_dtypes.bfloat16))) == want
+@every_rank(2)
+def test_bfloat16(comm):
+    check_brain_floats(comm, lambda a: a.astype(ml_dtypes.bfloat16))
 
 
 @pytest.mark.torch
-def test_bfloat16_of_torch():
+@every_rank(2)
+def test_bfloat16_of_torch(comm):
     """NumPy cannot export a bfloat16 window, so the fused buffer is torch's own and staged."""
     torch = pytest.importorskip("torch")
-    want = pc.local_world(2).run(lambda comm: brain_floats(comm, lambda a: a.astype(ml_dtypes.bfloat16)))
-    assert pc.local_world(2).run(lambda comm: brain_floats(comm, lambda a: torch.asarray(a).bfloat16())) == want
+    check_brain_floats(comm, lambda a: torch.asarray(a).bfloat16())
 
 
 class Immutable:
@@ -106,15 +103,12 @@ def test_a_namespace_is_the_arrays_own_or_that_of_its_package():
 
 
 @pytest.mark.torch
-def test_bfloat16_of_torch_cannot_be_checkpointed(tmp_path):
+@every_rank(2)
+def test_bfloat16_of_torch_cannot_be_checkpointed(comm, tmp_path):
     torch = pytest.importorskip("torch")
-
-    def body(comm):
-        sgd = DistributedSGD([torch.zeros(2, dtype=torch.bfloat16)], lr=1.0, comm=comm)
-        save_checkpoint(tmp_path / "numpy.npz", DistributedSGD([np.zeros(2, ml_dtypes.bfloat16)], lr=1.0, comm=comm))
-        with pytest.raises(TypeError, match="'parameters/0' is bfloat16, which torch cannot take from NumPy"):
-            load_checkpoint(tmp_path / "numpy.npz", sgd)
-        with pytest.raises(TypeError, match=r"'0': a .npz file cannot hold torch.bfloat16"):
-            save_checkpoint(tmp_path / "brain.npz", sgd)
-
-    pc.local_world(2).run(body)
+    sgd = DistributedSGD([torch.zeros(2, dtype=torch.bfloat16)], lr=1.0, comm=comm)
+    save_checkpoint(tmp_path / "numpy.npz", DistributedSGD([np.zeros(2, ml_dtypes.bfloat16)], lr=1.0, comm=comm))
+    with pytest.raises(TypeError, match="'parameters/0' is bfloat16, which torch cannot take from NumPy"):
+        load_checkpoint(tmp_path / "numpy.npz", sgd)
+    with pytest.raises(TypeError, match=r"'0': a .npz file cannot hold torch.bfloat16"):
+        save_checkpoint(tmp_path / "brain.npz", sgd)

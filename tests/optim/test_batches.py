@@ -146,12 +146,6 @@ def test_gradients_of_large_batches_get_the_variance_of_small_ones(by_row):
     assert np.var(means) == pytest.approx(9 / 16, rel=0.1)
 
 
-def test_without_growth_there_is_no_noise():
-    gradients = {"w": np.arange(3.0), "b": np.ones((2, 2), np.float32)}
-    GradientNoise(16, 16, comm=rank(0)).micro_batch(gradients, 0)
-    assert gradients["w"].tolist() == [0, 1, 2] and gradients["b"].tolist() == [[1, 1], [1, 1]]
-
-
 def test_a_micro_batch_has_one_factor_for_all_its_gradients():
     gradients = {"w": np.arange(1.0, 4.0), "b": np.ones((2, 2), np.float32)}
     noise = GradientNoise(64, 16, comm=rank(0))

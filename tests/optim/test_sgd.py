@@ -7,7 +7,7 @@ import pytest
 from calls import every_rank
 
 import pycollective as pc
-from pycollective.optim import DistributedSGD, partition
+from pycollective.optim import DistributedSGD
 from pycollective.schedule.language import registry
 
 RANKS = [1, 2, 3, 4]
@@ -49,17 +49,13 @@ def reference(n, steps, lr=0.1, momentum=0.0, weight_decay=0.0, nesterov=False):
 
 @pytest.mark.parametrize("n", RANKS)
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_steps_equal_the_reference_bit_for_bit(n, setting):
-    def train(comm):
-        params = arrays(0)
-        sgd = DistributedSGD(params, 0.1, comm=comm, **SETTINGS[setting])
-        for t in range(4):
-            sgd.step(arrays(1, t, comm.rank))
-        return params
-
-    want = reference(n, 4, **SETTINGS[setting])
-    for params in pc.local_world(n).run(train):
-        same(params, want)
+@every_rank()
+def test_steps_equal_the_reference_bit_for_bit(comm, setting):
+    params = arrays(0)
+    sgd = DistributedSGD(params, 0.1, comm=comm, **SETTINGS[setting])
+    for t in range(4):
+        sgd.step(arrays(1, t, comm.rank))
+    same(params, reference(comm.size, 4, **SETTINGS[setting]))
 
 
 @pytest.mark.torch
@@ -74,27 +70,6 @@ def test_steps_are_those_of_torch(setting):
         optimizer.step()
     for name, value in reference(1, 4, **SETTINGS[setting]).items():
         np.testing.assert_allclose(theta[name].numpy(), value, rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.parametrize("n", RANKS)
-def test_ranks_with_shares_do_what_one_rank_does_with_all_rows(n):
-    rng = np.random.default_rng(3)
-    x, truth = rng.normal(size=(48, 6)), rng.normal(size=6)
-    y = x @ truth
-
-    def fit(comm):
-        params = [np.zeros(6)]
-        sgd = DistributedSGD(params, 0.05, 0.9, comm=comm)
-        for epoch in range(100):
-            rows = partition(len(x), comm, seed=0, epoch=epoch)
-            for batch in np.split(rows, 2):
-                sgd.step([2 * x[batch].T @ (x[batch] @ params[0] - y[batch]) / len(batch)])
-        return params[0]
-
-    (alone,) = pc.local_world(1).run(fit)
-    np.testing.assert_allclose(alone, truth, atol=1e-2)
-    for together in pc.local_world(n).run(fit):
-        np.testing.assert_allclose(together, alone, rtol=1e-12)
 
 
 @pytest.mark.parametrize("count", [100, 30_000])  # staged and small variants; zero-copy and large ones
@@ -125,22 +100,15 @@ def test_every_topology_gives_all_ranks_the_same_and_rank_order_gives_the_same_b
             np.testing.assert_allclose(value, direct[key], rtol=1e-4, atol=1e-5)
 
 
-def test_the_cutting_into_arrays_changes_no_bits():
-    flat = [np.random.default_rng(r).normal(size=5000).astype(np.float32) for r in range(3)]
-
-    def train(comm, cuts):
-        mine = np.split(flat[comm.rank], cuts)
+@every_rank(3)
+def test_the_cutting_into_arrays_changes_no_bits(comm):
+    flat = np.random.default_rng(comm.rank).normal(size=5000).astype(np.float32)
+    want = -np.concatenate([comm.allreduce(x, op="avg") for x in np.split(flat, 50)])
+    for cuts in ([], [1], [7, 8, 1033, 4999], list(range(100, 5000, 100))):
+        mine = np.split(flat, cuts)
         params = [np.zeros_like(part) for part in mine]
         DistributedSGD(params, 1.0, comm=comm).step(mine)
-        return np.concatenate(params)
-
-    def unfused(comm):
-        return -np.concatenate([comm.allreduce(x, op="avg") for x in np.split(flat[comm.rank], 50)])
-
-    (want, *_) = pc.local_world(3).run(unfused)
-    for cuts in ([], [1], [7, 8, 1033, 4999], list(range(100, 5000, 100))):
-        for got in pc.local_world(3).run(lambda comm, cuts=cuts: train(comm, cuts)):
-            np.testing.assert_array_equal(got, want)
+        np.testing.assert_array_equal(np.concatenate(params), want)
 
 
 class Watched:
@@ -157,94 +125,61 @@ class Watched:
         return self.comm.allreduce(x, out=out, **options)
 
 
-def test_one_allreduce_in_place_for_each_dtype():
-    def train(comm):
-        watched = Watched(comm)
-        params = {
-            "a": np.zeros((3, 2), np.float32),
-            "b": np.zeros(5),
-            "c": np.zeros((), np.float32),
-            "d": np.zeros((2, 1)),
-        }
-        sgd = DistributedSGD(params, 1.0, comm=watched)
-        sgd.step({name: np.full(p.shape, comm.rank + i, p.dtype) for i, (name, p) in enumerate(params.items())})
-        return watched.calls, [float(-p.max()) for p in params.values()]
-
-    for calls, steps in pc.local_world(2).run(train):
-        assert calls == [("float32", (7,), True, "avg"), ("float64", (7,), True, "avg")]
-        assert steps == [0.5, 1.5, 2.5, 3.5]
+@every_rank(2)
+def test_one_allreduce_in_place_for_each_dtype(comm):
+    watched = Watched(comm)
+    single, double = np.float32, np.float64
+    shapes = {"a": ((3, 2), single), "b": (5, double), "c": ((), single), "d": ((2, 1), double)}
+    params = {name: np.zeros(*shape) for name, shape in shapes.items()}
+    sgd = DistributedSGD(params, 1.0, comm=watched)
+    sgd.step({name: np.full(p.shape, comm.rank + i, p.dtype) for i, (name, p) in enumerate(params.items())})
+    assert watched.calls == [("float32", (7,), True, "avg"), ("float64", (7,), True, "avg")]
+    assert [float(-p.max()) for p in params.values()] == [0.5, 1.5, 2.5, 3.5]
 
 
-def test_gradients_may_be_written_straight_into_the_window():
-    def train(comm):
-        params = {name: np.zeros(shape) for name, shape in SHAPES.items()}
-        sgd = DistributedSGD(params, 1.0, comm=comm)
-        assert list(sgd.gradients) == list(SHAPES)
-        for name, gradient in arrays(1, comm.rank).items():
-            sgd.gradients[name][...] = gradient
-        sgd.step()
-        averaged = {name: -g for name, g in sgd.gradients.items()}
-        sgd.zero_grad()
-        assert not any(g.any() for g in sgd.gradients.values())
-        same(params, averaged)
-        return params
-
-    want = {name: -(g + arrays(1, 1)[name]) / 2 for name, g in arrays(1, 0).items()}
-    for params in pc.local_world(2).run(train):
-        same(params, want)
-
-
-def test_gradients_added_up_between_steps():
-    def train(comm):
-        params = [np.zeros(3)]
-        sgd = DistributedSGD(params, 1.0, comm=comm)
-        for _ in range(2):
-            sgd.zero_grad()
-            for part in range(3):
-                sgd.gradients[0] += part + comm.rank
-            sgd.step()
-        return params[0][0]
-
-    assert pc.local_world(2).run(train) == [-9.0, -9.0]
+@every_rank(2)
+def test_gradients_may_be_written_straight_into_the_window(comm):
+    params = {name: np.zeros(shape) for name, shape in SHAPES.items()}
+    sgd = DistributedSGD(params, 1.0, comm=comm)
+    assert list(sgd.gradients) == list(SHAPES)
+    for name, gradient in arrays(1, comm.rank).items():
+        sgd.gradients[name][...] = gradient
+    sgd.step()
+    averaged = {name: -g for name, g in sgd.gradients.items()}
+    sgd.zero_grad()
+    assert not any(g.any() for g in sgd.gradients.values())
+    same(params, averaged)
+    same(params, {name: -(g + arrays(1, 1)[name]) / 2 for name, g in arrays(1, 0).items()})
 
 
 @pytest.mark.parametrize("n", RANKS)
 @pytest.mark.parametrize("root", [0, -1])
-def test_broadcast_overwrites_the_arrays_in_place(n, root):
-    def start(comm):
-        params = arrays(comm.rank)
-        params["transposed"] = np.full((4, 2), comm.rank, np.float32).T
-        params["every other"] = np.full(10, float(comm.rank))[::2]
-        before = dict(params)
-        DistributedSGD(params, 0.1, comm=comm).broadcast_parameters(root % n)
-        assert all(params[name] is before[name] for name in before)
-        return params
+@every_rank()
+def test_broadcast_overwrites_the_arrays_in_place(comm, root):
+    def started(rank):
+        transposed, every_other = np.full((4, 2), rank, np.float32).T, np.full(10, float(rank))[::2]
+        return {**arrays(rank), "transposed": transposed, "every other": every_other}
 
-    for params in pc.local_world(n).run(start):
-        want = arrays(root % n)
-        want["transposed"] = np.full((2, 4), root % n, np.float32)
-        want["every other"] = np.full(5, float(root % n))
-        same(params, want)
+    params = started(comm.rank)
+    before = dict(params)
+    DistributedSGD(params, 0.1, comm=comm).broadcast_parameters(root % comm.size)
+    assert all(params[name] is before[name] for name in before)
+    same(params, started(root % comm.size))
 
 
-def test_optimizer_state_is_broadcast_with_and_without_velocity():
-    def adopt(comm):
-        params = [np.zeros(3)]
-        sgd = DistributedSGD(params, 0.1 + comm.rank, momentum=0.5 * comm.rank, comm=comm)
-        sgd.step([np.ones(3)])  # rank 1 has a velocity now, rank 0 none
-        sgd.broadcast_optimizer_state(1)
-        from_one = sgd.state_dict()
-        sgd.lr, sgd.momentum = comm.rank, 0.0
-        if comm.rank == 0:
-            sgd.load_state_dict({**sgd.state_dict(), "velocity": None})
-        sgd.broadcast_optimizer_state()
-        return from_one, sgd.state_dict()
-
-    for from_one, from_zero in pc.local_world(2).run(adopt):
-        assert from_one["velocity"][0].tolist() == [1, 1, 1]
-        del from_one["velocity"]
-        assert from_one == {"lr": 1.1, "momentum": 0.5, "weight_decay": 0.0, "nesterov": False}
-        assert from_zero == {"lr": 0.0, "momentum": 0.0, "weight_decay": 0.0, "nesterov": False, "velocity": None}
+@every_rank(2)
+def test_optimizer_state_is_broadcast_with_and_without_velocity(comm):
+    sgd = DistributedSGD([np.zeros(3)], 0.1 + comm.rank, momentum=0.5 * comm.rank, comm=comm)
+    sgd.step([np.ones(3)])  # rank 1 has a velocity now, rank 0 none
+    sgd.broadcast_optimizer_state(1)
+    from_one = sgd.state_dict()
+    assert from_one.pop("velocity")[0].tolist() == [1, 1, 1]
+    assert from_one == {"lr": 1.1, "momentum": 0.5, "weight_decay": 0.0, "nesterov": False}
+    sgd.lr, sgd.momentum = comm.rank, 0.0
+    if comm.rank == 0:
+        sgd.load_state_dict({**sgd.state_dict(), "velocity": None})
+    sgd.broadcast_optimizer_state()
+    assert sgd.state_dict() == {**from_one, "lr": 0.0, "momentum": 0.0, "velocity": None}
 
 
 @every_rank(1)
@@ -265,12 +200,8 @@ def test_state_dict_continues_where_it_was_taken(comm):
 def test_a_state_that_does_not_fit_changes_nothing(comm):
     sgd = DistributedSGD([np.zeros(3)], 0.1, momentum=0.9, comm=comm)
     good = sgd.state_dict()
-    for wrong in (
-        {"velocity": [np.zeros(4)]},
-        {"velocity": []},
-        {"lr": -1.0},
-        {"velocity": [np.zeros(3)], "lr": -1.0},
-    ):
+    velocity = [np.zeros(3)]
+    for wrong in ({"velocity": [np.zeros(4)]}, {"velocity": []}, {"lr": -1.0}, {"velocity": velocity, "lr": -1.0}):
         with pytest.raises(ValueError):
             sgd.load_state_dict({**good, "lr": 7.0, **wrong})
         assert sgd.state_dict() == good
@@ -278,17 +209,16 @@ def test_a_state_that_does_not_fit_changes_nothing(comm):
         sgd.load_state_dict({"velocity": None})
 
 
-def test_numbers_of_numpy_do_not_widen_the_parameters():
-    def train(comm, number):
+@every_rank(1)
+def test_numbers_of_numpy_do_not_widen_the_parameters(comm):
+    def train(number):
         params = arrays(0, dtype=np.float32)
         sgd = DistributedSGD(params, number(0.1), number(0.9), number(0.01), comm=comm)
         for t in range(3):
             sgd.step(arrays(1, t, dtype=np.float32))
         return params
 
-    (want,) = pc.local_world(1).run(lambda comm: train(comm, float))
-    (got,) = pc.local_world(1).run(lambda comm: train(comm, np.float64))
-    same(got, want)
+    same(train(np.float64), train(float))
 
 
 def frozen():
@@ -358,14 +288,11 @@ def test_gradients_that_do_not_fit_are_refused_before_anything_is_sent(comm, gra
         ({"a": np.zeros(2), "b": np.zeros(2), "c": np.zeros(2)}, "rank 0 has nothing, rank 1 has 'c'"),
     ],
 )
-def test_parameters_that_differ_between_ranks_are_named_on_every_rank(odd, message):
-    def start(comm):
-        params = odd if comm.rank == 1 else {"a": np.zeros(2), "b": np.zeros(2)}
-        with pytest.raises(pc.MismatchError, match=message):
-            DistributedSGD(params, 0.1, comm=comm)
-        return comm.rank
-
-    assert pc.local_world(3).run(start) == [0, 1, 2]
+@every_rank(3)
+def test_parameters_that_differ_between_ranks_are_named_on_every_rank(comm, odd, message):
+    params = odd if comm.rank == 1 else {"a": np.zeros(2), "b": np.zeros(2)}
+    with pytest.raises(pc.MismatchError, match=message):
+        DistributedSGD(params, 0.1, comm=comm)
 
 
 def test_without_a_communicator_the_default_one_is_meant():

@@ -25,15 +25,13 @@ def uneven(engine: Engine, batches: int) -> int:
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_uneven_work(n: int) -> None:
+@every_engine()
+def test_uneven_work(engine: Engine) -> None:
     """The last to join has the most work, each rank in turn; all learn which it was, and take part again."""
-
-    def body(engine: Engine) -> None:
-        for turn in range(5):
-            assert (uneven(engine, (engine.rank + turn) % n + 1) + turn) % n == n - 1
-            assert engine.run([ones("all")])[0].tolist() == [n] * 3
-
-    on_engines(n, body)
+    n = engine.size
+    for turn in range(5):
+        assert (uneven(engine, (engine.rank + turn) % n + 1) + turn) % n == n - 1
+        assert engine.run([ones("all")])[0].tolist() == [n] * 3
 
 
 @every_engine(4)

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from engine.operations import SECONDS, every_engine, on_engines, ones
 from pycollective.engine import Engine, Item
-
-
-def total(work: Any) -> float:
-    return float(work.wait(SECONDS).sum())
 
 
 @every_engine(3)
@@ -20,18 +14,17 @@ def test_a_name_may_change_what_it_means(engine: Engine) -> None:
     n = engine.size
     for _ in range(3):
         for count in (5, 8, 0, 70_000):
-            got = engine.submit([ones("x", count)])[0].wait(SECONDS)
-            assert got.tolist() == [n] * count
+            assert engine.run([ones("x", count)])[0].tolist() == [n] * count
         for dtype in ("int8", "float32", "uint64"):
-            got = engine.submit([Item("allreduce", "x", np.full(9, 2, dtype), op="prod")])[0].wait(SECONDS)
+            got = engine.run([Item("allreduce", "x", np.full(9, 2, dtype), op="prod")])[0]
             assert got.dtype == dtype
             assert got.tolist() == [2**n] * 9
         for root in range(n):
-            got = engine.submit([Item("broadcast", "x", np.full(4, engine.rank), root=root)])[0].wait(SECONDS)
+            got = engine.run([Item("broadcast", "x", np.full(4, engine.rank), root=root)])[0]
             assert got.tolist() == [root] * 4
-        got = engine.submit([Item("allgather", "x", np.full((1, 2), engine.rank))])[0].wait(SECONDS)
+        got = engine.run([Item("allgather", "x", np.full((1, 2), engine.rank))])[0]
         assert got[:, 0].tolist() == list(range(n))
-        engine.submit([Item("barrier", "x")])[0].wait(SECONDS)
+        engine.run([Item("barrier", "x")])
 
 
 def test_names_of_every_kind() -> None:
@@ -41,7 +34,7 @@ def test_names_of_every_kind() -> None:
         order = names if engine.rank else names[::-1]
         works = {name: engine.submit([ones(name)])[0] for name in order}
         assert all(work.name == name for name, work in works.items())
-        return [total(works[name]) for name in names]
+        return [works[name].wait(SECONDS).sum() for name in names]
 
     assert on_engines(2, body) == [[6.0] * len(names)] * 2
 
@@ -50,4 +43,4 @@ def test_names_of_every_kind() -> None:
 def test_many_in_flight(engine: Engine) -> None:
     names = [f"tensor {i}" for i in range(3000)]
     works = [engine.submit([ones(name, 1)])[0] for name in (names if engine.rank else names[::-1])]
-    assert sum(total(work) for work in works) == 3000 * engine.size
+    assert sum(work.wait(SECONDS)[0] for work in works) == 3000 * engine.size
