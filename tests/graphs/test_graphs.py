@@ -28,6 +28,9 @@ def neighbours_of(nodes, edges):
     )
 
 
+ONE_WAY = SimpleNamespace(nodes=[0, 1], neighbors=lambda node: [1])
+
+
 @pytest.mark.parametrize("graph", ALL, ids=repr)
 def test_rows_and_columns_sum_to_one_and_have_the_rank_itself(graph):
     for size in SIZES:
@@ -130,11 +133,7 @@ def test_metropolis_hastings_weights_of_any_graph():
         (lambda: graphs.random_regular(1), ValueError, "degree must be an integer of at least 2"),
         (lambda: graphs.from_networkx([[1], [0]]), TypeError, "a graph of networkx"),
         (lambda: graphs.from_networkx(neighbours_of([], [])), ValueError, "no nodes"),
-        (
-            lambda: graphs.from_networkx(SimpleNamespace(nodes=[0, 1], neighbors=lambda node: [1])),
-            ValueError,
-            "the edge 0 - 1 has one direction",
-        ),
+        (lambda: graphs.from_networkx(ONE_WAY), ValueError, "the edge 0 - 1 has one direction"),
         (lambda: graphs.from_networkx(neighbours_of([0, 1], [(0, 1)]))(0, 3), ValueError, "2 nodes, but there are 3"),
     ],
 )

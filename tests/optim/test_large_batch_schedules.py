@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from calls import every_rank
 
 import pycollective as pc
 from pycollective.optim import NoiseScale, schedules
@@ -57,32 +58,28 @@ ROWS, DIMENSIONS = 4, 50
 
 
 @pytest.mark.parametrize("n", [2, 3])
-def test_noise_scale_of_gradients_of_known_noise(n):
+@every_rank()
+def test_noise_scale_of_gradients_of_known_noise(comm):
     """tr(S) is 50 * 9, |G|^2 is 50, and a gradient of B rows has covariance S / B."""
-
-    def body(comm):
-        rng = np.random.default_rng(comm.rank)
-        scale = NoiseScale(ROWS, decay=0.0, comm=comm)
-        mine = 1 + rng.normal(size=(400, DIMENSIONS)) * 3 / math.sqrt(ROWS)
-        mean = comm.allreduce(mine, op="avg")
-        seen = []
-        for local, averaged in zip(mine, mean, strict=True):
-            scale.update({"a": local[:20], "b": local[20:].astype(np.float32)}, [averaged])
-            seen.append((scale.signal, scale.noise))
-        smooth = NoiseScale(ROWS, decay=0.99, comm=comm)
-        values = [smooth.update(float(a @ a), float(b @ b)) for a, b in zip(mine, mean, strict=True)]
-        weights = 0.99 ** np.arange(400)[::-1]
-        return np.array(seen), values[-1], weights / weights.sum(), smooth
-
-    first, *others = pc.local_world(n).run(body)
-    seen, value, weights, smooth = first
+    rng = np.random.default_rng(comm.rank)
+    scale = NoiseScale(ROWS, decay=0.0, comm=comm)
+    mine = 1 + rng.normal(size=(400, DIMENSIONS)) * 3 / math.sqrt(ROWS)
+    mean = comm.allreduce(mine, op="avg")
+    found = []
+    for local, averaged in zip(mine, mean, strict=True):
+        scale.update({"a": local[:20], "b": local[20:].astype(np.float32)}, [averaged])
+        found.append((scale.signal, scale.noise))
+    seen = np.array(found)
     for i, truth in enumerate((50.0, 450.0)):
         error = seen[:, i].std() / math.sqrt(len(seen))
         assert abs(seen[:, i].mean() - truth) < 4 * error < truth / 4
-    signal, noise = weights @ seen
+    smooth = NoiseScale(ROWS, decay=0.99, comm=comm)
+    *_, value = (smooth.update(float(a @ a), float(b @ b)) for a, b in zip(mine, mean, strict=True))
+    weights = 0.99 ** np.arange(400)[::-1]
+    signal, noise = weights / weights.sum() @ seen
     assert (smooth.signal, smooth.noise) == pytest.approx((signal, noise), rel=1e-5)
     assert value == smooth.value == pytest.approx(noise / signal, rel=1e-5)
-    assert all(other[1] == value for other in others)
+    assert set(comm.allgather_object(value)) == {value}
 
 
 @pytest.mark.torch

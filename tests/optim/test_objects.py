@@ -11,16 +11,12 @@ from pycollective.optim import broadcast_object
 
 
 @pytest.mark.parametrize("n", [1, 2, 4])
-def test_every_rank_gets_the_roots_object(n):
-    root = n - 1
+@every_rank()
+def test_every_rank_gets_the_roots_object(comm):
+    root = comm.size - 1
     value = {"text": "é", "numbers": [1, 2.5], "none": None, "long": b"x" * 100_000}
-
-    def send(comm):
-        got = broadcast_object(value if comm.rank == root else comm.rank, root, comm)
-        return got, got is value
-
-    for rank, (got, itself) in enumerate(pc.local_world(n).run(send)):
-        assert got == value and itself == (rank == root)
+    got = broadcast_object(value if comm.rank == root else comm.rank, root, comm)
+    assert got == value and (got is value) == (comm.rank == root)
 
 
 @every_rank(2)

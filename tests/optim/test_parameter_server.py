@@ -8,71 +8,60 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import every_rank
 from processes import Job
 
 import pycollective as pc
 from pycollective.optim import ParameterServer
 
 
-def test_every_gradient_is_applied_once_and_all_end_with_the_same_weights():
-    def body(comm):
-        params = {"w": np.full(5, 7.0 + comm.rank), "b": np.zeros((2, 3), np.float32), "none": np.zeros(0)}
-        server = ParameterServer(params, 0.5, comm=comm, server=1)
-        assert params["w"][0] == 8  # the server's
-        for i in range(3 + comm.rank):  # different numbers of steps
-            server.pull()
-            server.push({"w": np.full(5, float(i)), "b": np.ones((2, 3), np.float32), "none": np.zeros(0)})
-        server.finish()
-        return params, server.version, server.staleness_counts
-
-    found = pc.local_world(4).run(body)
+@every_rank(4)
+def test_every_gradient_is_applied_once_and_all_end_with_the_same_weights(comm):
+    params = {"w": np.full(5, 7.0 + comm.rank), "b": np.zeros((2, 3), np.float32), "none": np.zeros(0)}
+    server = ParameterServer(params, 0.5, comm=comm, server=1)
+    assert params["w"][0] == 8  # the server's
+    for i in range(3 + comm.rank):  # different numbers of steps
+        server.pull()
+        server.push({"w": np.full(5, float(i)), "b": np.ones((2, 3), np.float32), "none": np.zeros(0)})
+    server.finish()
     pushes = 3 + 4 + 5 + 6
+    assert server.version == sum(server.staleness_counts.values()) == pushes
     total = sum(sum(range(3 + rank)) for rank in range(4))
-    for params, version, counts in found:
-        assert version == pushes
-        np.testing.assert_array_equal(params["w"], np.full(5, 8 - 0.5 * total))
-        np.testing.assert_array_equal(params["b"], np.full((2, 3), -0.5 * pushes, np.float32))
-        assert sum(counts.values()) == pushes
-        assert counts == found[0][2]
+    np.testing.assert_array_equal(params["w"], np.full(5, 8 - 0.5 * total))
+    np.testing.assert_array_equal(params["b"], np.full((2, 3), -0.5 * pushes, np.float32))
+    assert comm.allgather_object(server.staleness_counts) == [server.staleness_counts] * 4
 
 
-def test_a_single_worker_is_sgd_with_momentum():
-    def body(comm):
-        rng = np.random.default_rng(0)
-        params, x, v = [np.ones(4)], np.ones(4), np.zeros(4)
-        server = ParameterServer(params, 0.1, 0.9, 0, comm)
-        for _ in range(5):
-            g = rng.normal(size=4)
-            v = 0.9 * v + g
-            x = x - 0.1 * v
-            server.pull()
-            server.push([g])
-            server.pull()
-            np.testing.assert_allclose(params[0], x, rtol=1e-14)
-        server.finish()
-        return server.staleness_counts
-
-    assert pc.local_world(1).run(body) == [{0: 5}]
+@every_rank(1)
+def test_a_single_worker_is_sgd_with_momentum(comm):
+    rng = np.random.default_rng(0)
+    params, x, v = [np.ones(4)], np.ones(4), np.zeros(4)
+    server = ParameterServer(params, 0.1, 0.9, 0, comm)
+    for _ in range(5):
+        g = rng.normal(size=4)
+        v = 0.9 * v + g
+        x = x - 0.1 * v
+        server.pull()
+        server.push([g])
+        server.pull()
+        np.testing.assert_allclose(params[0], x, rtol=1e-14)
+    server.finish()
+    assert server.staleness_counts == {0: 5}
 
 
-def test_a_pull_is_one_version_of_all_arrays():
+@every_rank(4)
+def test_a_pull_is_one_version_of_all_arrays(comm):
     """Every push subtracts 1 from all elements: at any time all of a version are the same number."""
-
-    def body(comm):
-        params = [np.zeros(50_000), np.zeros((300, 100), np.float32)]
-        ones = [np.ones_like(p) for p in params]
-        server = ParameterServer(params, 1.0, comm=comm)
-        versions = []
-        for _ in range(30):
-            version = server.pull()
-            assert all((p == -version).all() for p in params)
-            versions.append(version)
-            server.push(ones)
-        server.finish()
-        return versions
-
-    for versions in pc.local_world(4).run(body):
-        assert versions == sorted(versions)
+    params = [np.zeros(50_000), np.zeros((300, 100), np.float32)]
+    ones = [np.ones_like(p) for p in params]
+    server = ParameterServer(params, 1.0, comm=comm)
+    versions = []
+    for _ in range(30):
+        versions.append(server.pull())
+        assert all((p == -versions[-1]).all() for p in params)
+        server.push(ones)
+    server.finish()
+    assert versions == sorted(versions)
 
 
 def test_a_worker_waits_when_it_is_too_far_ahead_of_the_slowest():
@@ -121,18 +110,16 @@ def test_without_a_bound_nobody_waits():
     assert max(counts) >= 1
 
 
-def test_a_rank_that_only_serves_holds_nobody_back():
-    def body(comm):
-        params = [np.zeros(3)]
-        server = ParameterServer(params, 1.0, staleness=0, comm=comm, timeout=20)
-        if comm.rank:
-            for _ in range(5):
-                server.pull()
-                server.push([np.ones(3)])
-        server.finish()
-        return params[0][0]
-
-    assert pc.local_world(3).run(body) == [-10, -10, -10]
+@every_rank(3)
+def test_a_rank_that_only_serves_holds_nobody_back(comm):
+    params = [np.zeros(3)]
+    server = ParameterServer(params, 1.0, staleness=0, comm=comm, timeout=20)
+    if comm.rank:
+        for _ in range(5):
+            server.pull()
+            server.push([np.ones(3)])
+    server.finish()
+    assert params[0][0] == -10
 
 
 def test_a_late_worker_is_named_on_the_others():
@@ -142,17 +129,15 @@ def test_a_late_worker_is_named_on_the_others():
         server = ParameterServer([np.zeros(3)], 1.0, staleness=0, comm=comm, timeout=0.5)
         if comm.rank == 2:
             assert over.wait(60)
-            return None
-        with pytest.raises(pc.TimeoutError, match="rank 2") as caught:
+            return
+        with pytest.raises(pc.TimeoutError, match="rank 2"):
             for _ in range(3):
                 server.pull()
                 server.push([np.ones(3)])
         if comm.rank == 0:
             over.set()
-        return str(caught.value)
 
-    found = pc.local_world(3).run(body)
-    assert found[2] is None
+    pc.local_world(3).run(body)
 
 
 def train(comm: pc.Communicator, link: Connection) -> None:
@@ -189,30 +174,25 @@ def test_the_loss_of_a_worker_or_of_the_server_ends_all(victim: int) -> None:
         ({"params": [1.0]}, TypeError, "'0' must be an array, not 1.0"),
     ],
 )
-def test_wrong_arguments_are_named_before_anything_is_sent(arguments, error, reason):
-    def body(comm):
-        with pytest.raises(error, match=reason):
-            ParameterServer(**{"params": [np.zeros(3)], "comm": comm, "lr": 0.1, **arguments})
-        return comm.allreduce(np.ones(1))[0]
-
-    assert pc.local_world(2).run(body) == [2, 2]
+@every_rank(2)
+def test_wrong_arguments_are_named_before_anything_is_sent(comm, arguments, error, reason):
+    with pytest.raises(error, match=reason):
+        ParameterServer(**{"params": [np.zeros(3)], "comm": comm, "lr": 0.1, **arguments})
+    assert comm.allreduce(np.ones(1)) == 2
 
 
-def test_wrong_gradients_are_refused_and_training_continues():
-    def body(comm):
-        params = [np.zeros(3)]
-        server = ParameterServer(params, 1.0, comm=comm)
-        server.pull()
-        with pytest.raises(ValueError, match="shape"):
-            server.push([np.ones(4)])
-        with pytest.raises(TypeError, match="dtype"):
-            server.push([np.ones(3, np.float32)])
-        server.push([np.ones(3)])
-        server.finish()
+@every_rank(2)
+def test_wrong_gradients_are_refused_and_training_continues(comm):
+    params = [np.zeros(3)]
+    server = ParameterServer(params, 1.0, comm=comm)
+    server.pull()
+    with pytest.raises(ValueError, match="shape"):
+        server.push([np.ones(4)])
+    with pytest.raises(TypeError, match="dtype"):
+        server.push([np.ones(3, np.float32)])
+    server.push([np.ones(3)])
+    server.finish()
+    for attempt in (server.pull, lambda: server.push([np.ones(3)])):
         with pytest.raises(ValueError, match="has finished"):
-            server.pull()
-        with pytest.raises(ValueError, match="has finished"):
-            server.push([np.ones(3)])
-        return params[0][0]
-
-    assert pc.local_world(2).run(body) == [-2, -2]
+            attempt()
+    assert params[0][0] == -2
