@@ -33,6 +33,7 @@ DTYPES = ("float32", "float64", "int8", "int32", "uint8", "uint64", "bool", "flo
 WAITS = (0.0, 0.001, 0.01, -1.0, -0.0, float("nan"), "x", (), 1e-300)
 """For a timeout: none that would make the test wait."""
 OPERATORS = ("sum", "avg", "prod", "min", "max", "band", "lor", "no such", None, 3)
+COUNTS = ([4], [2, 2], [1] * 4, [1 << 62] * 4, [4, 4], [1024], [1024] * 2, [1 << 63] * 2, [512] * 2)
 
 
 class Hostile:
@@ -223,21 +224,7 @@ class Arguments:
             "op": lambda: self.one(OPERATORS),
             "topology": lambda: self.one((None, "ring", "direct", "tree", 3)),
             "scale": lambda: self.one((None, None, (1.0, 1.0), (self.one(FLOATS), self.one(FLOATS)))),
-            "counts": lambda: self.one(
-                (
-                    None,
-                    self.integers(),
-                    [4],
-                    [2, 2],
-                    [1, 1, 1, 1],
-                    [1 << 62] * 4,
-                    [4, 4],
-                    [1024],
-                    [1024, 1024],
-                    [1 << 63] * 2,
-                    [512, 512],
-                )
-            ),
+            "counts": lambda: self.one((None, self.integers(), *COUNTS)),
             "carrier": lambda: self.one((*self.pool["Board"], *self.pool["Rounds"])),
             "dtype": lambda: np.dtype(self.one(DTYPES)),
             "table": self.table,

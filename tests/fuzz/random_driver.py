@@ -13,15 +13,16 @@ import os
 import resource
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from processes import IMPORTABLE
+from speed import deadline
 
 NOTE = 8192
 """Bytes of the file in which a process records its next call."""
-HANGS = 20
+HANGS = deadline(20)
 """Seconds after which a call counts as hung."""
 
 Note = Callable[[str], None]
@@ -55,20 +56,9 @@ def run_blocks(
     Returns:
         every line of the output, and every call that ended a process.
     """
-    found: list[str] = []
-    todo = list(arguments.items())
-
-    def work() -> None:
-        while todo:
-            argument, blocks = todo.pop(0)
-            found.extend(_run(module, argument, blocks, folder / argument, environment or {}))
-
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(_run, module, *row, folder / row[0], environment or {}) for row in arguments.items()]
+    return [line for run in runs for line in run.result()]
 
 
 def _run(module: str, argument: str, blocks: int, folder: Path, environment: Mapping[str, str]) -> list[str]:
@@ -83,9 +73,8 @@ def _run(module: str, argument: str, blocks: int, folder: Path, environment: Map
         command = [sys.executable, "-m", module, argument, str(blocks), str(note), str(first)]
         with output.open("wb") as errors:
             done = subprocess.run(
-                command, env={**os.environ, **IMPORTABLE, **environment}, cwd=folder / "scratch",
-                stdout=subprocess.PIPE,
-                stderr=errors, stdin=subprocess.DEVNULL, text=True, errors="replace", check=False,
+                command, env={**os.environ, **IMPORTABLE, **environment}, cwd=folder / "scratch", text=True,
+                stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, errors="replace", check=False,
             )  # fmt: skip
         found += [f"{argument}: {line}" for line in done.stdout.splitlines()]
         if done.returncode == 0:

@@ -12,27 +12,13 @@ from typing import Any
 import numpy as np
 
 INTEGERS = (
-    0,
-    1,
-    -1,
-    2,
-    3,
-    7,
-    64,
-    1 << 31,
-    -(1 << 31),
-    1 << 62,
-    (1 << 63) - 1,
-    1 << 63,
-    -(1 << 63),
-    1 << 64,
-    -(1 << 70),
-)
+    0, 1, -1, 2, 3, 7, 64, 1 << 31, -(1 << 31), 1 << 62, (1 << 63) - 1, 1 << 63, -(1 << 63), 1 << 64, -(1 << 70),
+)  # fmt: skip
 FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, 1e308, float("inf"), -float("inf"), float("nan"))
-STRINGS = ("", "x", "sum", "avg", "min", "band", "ring", "direct", "tree", "wheel(hub=1)", "wheel(hub=",
-"wheel(hub=1.5)",
-           "nccl", "float32", "\0", "é" * 100, "x" * 5000, "\ud800", "cuda", "cuda:-1", "allreduce", "8B",
-           "-1K")  # fmt: skip
+STRINGS = (
+    "", "x", "sum", "avg", "min", "band", "ring", "direct", "tree", "wheel(hub=1)", "wheel(hub=", "wheel(hub=1.5)",
+    "nccl", "float32", "\0", "é" * 100, "x" * 5000, "\ud800", "cuda", "cuda:-1", "allreduce", "8B", "-1K",
+)  # fmt: skip
 WAITS = (0.0, 0.01, -1.0, float("nan"), "x", ())
 """For a timeout: none that makes the test wait."""
 DTYPES = ("f4", "f4", "f4", "f8", "i4", "i8", "u1", "?", "f2", "c8", "O", "S4", "V3", ">f4", "M8[s]", "i4,f8")
@@ -125,9 +111,8 @@ class Inputs:
     def tensor(self) -> Any:
         import torch
 
-        dtype = self.one(
-            (torch.float32, torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64, torch.uint8)
-        )
+        names = ("float32", "float32", "bfloat16", "int64", "bool", "complex64", "uint8")
+        dtype = getattr(torch, self.one(names))
         made = torch.ones(self.one(((), (0,), (4,), (4,), (2, 3), (1200,))), dtype=dtype)
         if self.chance(0.1) and dtype.is_floating_point:
             made.requires_grad_(True)
@@ -160,10 +145,11 @@ class Inputs:
 
     def interface(self) -> Any:
         pointer = (self.one((0, 0, None, "x", -1, 1 << 70)), self.one((True, False)))
-        made = {"shape": self.one(((4,), (0,), (-1,), (1 << 62, 4), "x", None)), "strides": self.one((None, (-4,),
-        (0,), "x")),
-                "typestr": self.one(("<f4", "|O", "x", 3)), "data": self.one((pointer, None, ())),
-                "version": self.one((3, 0, "x"))}  # fmt: skip
+        made = {
+            "shape": self.one(((4,), (0,), (-1,), (1 << 62, 4), "x", None)), "version": self.one((3, 0, "x")),
+            "strides": self.one((None, (-4,), (0,), "x")), "typestr": self.one(("<f4", "|O", "x", 3)),
+            "data": self.one((pointer, None, ())),
+        }  # fmt: skip
         if self.chance(0.3):
             del made[self.one(made)]
         return self.one((made, made, made, None, 3))
@@ -179,17 +165,15 @@ class Inputs:
         return Described(name, self.interface())
 
     def junk(self) -> Any:
-        return self.one((None, (), [], {}, object(), b"x", range(3), int, lambda *_: None, 1j, True, slice(0), [1.0,
-        2.0],
-                         {"a": 1}, {1: 2}, Awkward(), 10**5000, [[]], np.float32(0.5), np.int8(3), np.datetime64(0,
-                         "s"),
-                         timedelta(seconds=-1), {3}))  # fmt: skip
+        return self.one((
+            None, (), [], {}, object(), b"x", range(3), int, lambda *_: None, 1j, True, slice(0), [1.0, 2.0], {"a": 1},
+            {1: 2}, Awkward(), 10**5000, [[]], np.float32(0.5), np.int8(3), np.datetime64(0, "s"),
+            timedelta(seconds=-1), {3},
+        ))  # fmt: skip
 
     def anything(self) -> Any:
-        makers = (lambda: self.one(INTEGERS), lambda: self.one(FLOATS), lambda: self.one(STRINGS), self.array,
-        self.junk,
-                  self.junk, self.foreign)  # fmt: skip
-        return self.one(makers)()
+        values = self.one((INTEGERS, FLOATS, STRINGS))
+        return self.one((*[lambda: self.one(values)] * 3, self.array, self.junk, self.junk, self.foreign))()
 
     def of(self, name: str, hint: str) -> Any:
         if name in ("timeout", "timeout_s"):
@@ -204,17 +188,16 @@ class Inputs:
             "out": data, "op": lambda: self.one(("sum", "avg", "min", "bor", "nope", 3)),
             "topology": lambda: self.one((None, *STRINGS)), "root": lambda: self.one((0, 0, *INTEGERS)),
             "counts": lambda: self.one((None, [1], [2, 2], [1 << 62] * 4, [-1], [0.5], "ab")),
-            "color": lambda: self.one((None, 0, 1, -1)), "ranks": lambda: self.one(([0], [0, 1], [0, 0], [5], [], 3,
-            None)),
+            "color": lambda: self.one((None, 0, 1, -1)),
+            "ranks": lambda: self.one(([0], [0, 1], [0, 0], [5], [], 3, None)),
             "shape": lambda: self.one((0, 3, (2, 2), -1, (1 << 62, 4), (1 << 40,), "x", (0.5,))),
             "dtype": lambda: self.one(("f4", "nope", None, "O", np.float64, 3, "bfloat16")),
             "name": lambda: self.one((None, "a", "a", "b", "", 3)), "nbytes": lambda: self.one(INTEGERS),
             "collective": lambda: self.one(("allreduce", "broadcast", "nope", 3, None)),
             "path": lambda: self.one(("a", "", "a/b", ".", "\0", 3)),
         }  # fmt: skip
-        for wanted, pick in by_name.items():
-            if name == wanted:
-                return pick()
+        if name in by_name:
+            return by_name[name]()
         if hint.startswith("int") and self.chance(0.8):
             return self.one(INTEGERS[:8])
         return self.one((1, 0.5)) if hint.startswith("float") and self.chance(0.6) else self.anything()
@@ -225,15 +208,8 @@ def content(array: Any) -> bytes | None:
     if isinstance(array, np.ndarray) and not array.dtype.hasobject:
         return array.tobytes()
     torch = sys.modules.get("torch")
-    if (
-        torch is not None
-        and isinstance(array, torch.Tensor)
-        and array.layout == torch.strided
-        and array.device.type == "cpu"
-    ):
-        return (
-            bytes(array.detach().contiguous().view(torch.uint8).numpy().tobytes())
-            if array.ndim
-            else repr(array).encode()
-        )
-    return None
+    if torch is None or not isinstance(array, torch.Tensor):
+        return None
+    if array.layout != torch.strided or array.device.type != "cpu":
+        return None
+    return bytes(array.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())

@@ -63,23 +63,13 @@ def make_call(name: str, function: Callable[..., Any], pick: Inputs, note: Note)
             return f"changed an array, and then raised {error!r:.300}"
         if isinstance(error, (Error, MemoryError)) and words.strip():
             return None
-        wanted = [
-            *parameters,
-            *named,
-            "element type",
-            "operator",
-            *(["root", "peer"] if name.startswith("dist.") else []),
-        ]
         if isinstance(error, OSError) and error.filename is not None:
             return None
-        if (
-            not any(re.search(rf"\b{re.escape(each)}\b", words) for each in wanted)
-            and is_ours(error)
-            and not is_meant(error)
-        ):
-            return (
-                f"raised {error!r:.300}: names no argument:\n{''.join(traceback.format_tb(error.__traceback__)[-2:])}"
-            )
+        wanted = [*parameters, *named, "element type", "operator"] + ["root", "peer"] * name.startswith("dist.")
+        named_one = any(re.search(rf"\b{re.escape(each)}\b", words) for each in wanted)
+        if not named_one and is_ours(error) and not is_meant(error):
+            trace = "".join(traceback.format_tb(error.__traceback__)[-2:])
+            return f"raised {error!r:.300}: names no argument:\n{trace}"
     except Exception as error:
         meant = isinstance(error, KeyError) and "must have the keys" in str(error)
         stray = isinstance(error, AssertionError) and "not compiled with CUDA" not in str(error)  # torch's refusal

@@ -53,21 +53,10 @@ def communicators(pick: Inputs) -> Iterator[list[Target]]:
         "function": lambda: pick.one((lambda c: c.rank, lambda a, b=0: a, print, None)),
         "device": lambda: pick.one((None, None, "cuda", -1)), "size": lambda: pick.one((0, 1, 2, -1, 0.5, "2")),
     }  # fmt: skip
-    functions = [
-        "op",
-        "local_world",
-        "topology",
-        "allreduce",
-        "broadcast",
-        "init",
-        "is_initialized",
-        "world",
-        "rank",
-        "size",
-    ]
+    functions = "op local_world topology allreduce broadcast init is_initialized world rank size"
     yield [
         *methods("comm", comm, ("free",)), *methods("handle", handle), *methods("freed", freed),
-        *[(f"pycollective.{name}", getattr(pycollective, name)) for name in functions],
+        *[(f"pycollective.{name}", getattr(pycollective, name)) for name in functions.split()],
         ("local_world(1).run", pycollective.local_world(1).run),
     ]  # fmt: skip
     pycollective.shutdown()
@@ -146,18 +135,9 @@ def optimizers(pick: Inputs) -> Iterator[list[Target]]:
     functions = [pair for pair in functions if pair[1] not in (optim.lars, optim.larc, optim.lamb, optim.novograd)]
     made = [("cosine", rates.cosine(10)), ("decay_steps", rates.decay_steps([3])), ("polynomial", rates.polynomial(5)),
             ("warm_up", rates.warm_up(5))]  # fmt: skip
-    names = (
-        "linear_scaling",
-        "sqrt_scaling",
-        "constant",
-        "warm_up",
-        "decay_steps",
-        "polynomial",
-        "cosine",
-        "GrowingBatch",
-    )
+    names = "linear_scaling sqrt_scaling constant warm_up decay_steps polynomial cosine GrowingBatch"
     yield [
-        *functions, *[(f"schedules.{n}", getattr(rates, n)) for n in names], *made,
+        *functions, *[(f"schedules.{n}", getattr(rates, n)) for n in names.split()], *made,
         *methods("sgd", sgd), *methods("optimizer", other), *methods("growing", rates.GrowingBatch(8, [10], limit=64)),
         *[(f"DistributedOptimizer({f.__name__})", typical(optim, f, params)) for f in (optim.lars, optim.lamb)],
     ]  # fmt: skip
@@ -189,12 +169,13 @@ def c10d(pick: Inputs) -> Iterator[list[Target]]:
     import pycollective.torch.distributed  # noqa: F401  # registers the backend
 
     dist.init_process_group("pycollective", store=dist.HashStore(), rank=0, world_size=1)
-    names = ("all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather", "scatter",
-    "reduce_scatter",
-             "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "barrier", "send", "isend", "irecv",
-             "broadcast_object_list", "all_gather_object")  # fmt: skip
+    names = """
+        all_reduce broadcast reduce all_gather all_gather_into_tensor gather scatter reduce_scatter
+        reduce_scatter_tensor all_to_all all_to_all_single barrier send isend irecv broadcast_object_list
+        all_gather_object
+    """
     pick.special |= dict.fromkeys(("src", "dst", "group_src", "group_dst", "tag"), lambda: pick.one((0, 0, *INTEGERS)))
-    yield [(f"dist.{n}", getattr(dist, n)) for n in names]
+    yield [(f"dist.{n}", getattr(dist, n)) for n in names.split()]
     dist.destroy_process_group()
 
 
@@ -207,20 +188,8 @@ def cli(pick: Inputs) -> Iterator[list[Target]]:
 
     Path("broken.py").write_text("1 / 0")
     Path("mine.py").write_text(TOPOLOGY)
-    words = (
-        *STRINGS,
-        "mine.py",
-        "mine.py:bad",
-        "mine.py:nope",
-        "broken.py",
-        "none.py",
-        "all",
-        ".",
-        "-",
-        "--",
-        "[red]",
-        "\udcff",
-    )
+    scripts = ("mine.py", "mine.py:bad", "mine.py:nope", "broken.py", "none.py")
+    words = (*STRINGS, *scripts, "all", ".", "-", "--", "[red]", "\udcff")
     numbers = ("1", "2", "3", "0", "-1", "4", "1e9", "nan", "99999999999999999999", "1-3", "3-1", "2,4", "x", "", "²")
     sizes = ("1K", "4:1M:x4", "1:1G:+1", "1:0", "x", "1K:2K:x1", "1:4:x²", "9" * 400, "8B", "-1K", "1.5K", "4,8", "")
     rates = ("5us", "1GB/s", "inf", "0s", "9" * 400 + "s", "9" * 400 + "GB/s", "0B/s", "-1us", "nan", "")
@@ -232,14 +201,12 @@ def cli(pick: Inputs) -> Iterator[list[Target]]:
         "draw": {"--out": files, "--json": files, "--topology": words, "--graph": (), "--ranks": numbers,
                  "--collective": names, "--root": numbers, "--small": ()},
         "simulate": {"--collective": names, "--ranks": numbers, "--sizes": sizes, "--latency": rates,
-        "--bandwidth": rates,
-                     "--reduce": rates, "--node": numbers, "--root": numbers, "--tile": sizes, "--json": files,
-                     "--csv": files, "--node-latency": rates, "--plot": files, "--shared-port": (),
+                     "--bandwidth": rates, "--reduce": rates, "--node": numbers, "--root": numbers, "--tile": sizes,
+                     "--json": files, "--csv": files, "--node-latency": rates, "--plot": files, "--shared-port": (),
                      "--topology": words, "--fit": (*words, *files)},
         "explain": {"--ranks": ("0", "x", "-1"), "--sizes": sizes, "--collective": names, "--topology": words},
         "topologies": {"--json": files}, "demo": {"--epochs": ("x", ""), "--example": ("none.py", ".", "\0")},
-        "bench": {"--sizes": sizes[4:8], "--ranks": ("0", "x", "-1"),
-        "--dtype": ("nope", "")},
+        "bench": {"--sizes": sizes[4:8], "--ranks": ("0", "x", "-1"), "--dtype": ("nope", "")},
         "run": {"-np": numbers, "--grace": ("nan", "-1", "x")}, "nope": {}, "doctor": {"--odd": ()},
     }  # fmt: skip
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import json
-import random
 import subprocess
 import sys
 import tempfile
-import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -40,31 +40,19 @@ def test_threads_that_submit_with_few_slots(seed: str, monkeypatch: pytest.Monke
 
     def body(comm: Communicator) -> None:
         made = Engine(comm, settings)
-        failed: list[BaseException] = []
-
-        def work(number: int) -> None:
-            try:
-                submit_and_check(made, choices(seed, number), f"thread {number}", flying)
-            except BaseException as error:
-                failed.append(error)
-
-        started = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
-        for thread in started:
-            thread.start()
-        for thread in started:
-            thread.join()
-        if failed:
-            raise failed[0]
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(lambda number: submit_and_check(made, seed, number, flying), range(threads)))
         made.close()
 
     local_world(ranks, hosts=hosts).run(body)
 
 
-def submit_and_check(made: Engine, choice: random.Random, label: str, flying: int) -> None:
+def submit_and_check(made: Engine, seed: str, thread: int, flying: int) -> None:
     """Random operations, at most `flying` at a time."""
+    choice = choices(seed, thread)
     pending: deque[tuple[Any, float, int]] = deque()
     for turn in range(150):
-        name, count = f"{label} {choice.randrange(50)} {turn % flying}", choice.choice((1, 100, 3000))
+        name, count = f"thread {thread} {choice.randrange(50)} {turn % flying}", choice.choice((1, 100, 3000))
         x = np.full(count, float(made.rank + turn))
         expected = float(sum(rank + turn for rank in range(made.size)))
         if len(pending) == flying:
@@ -202,12 +190,7 @@ print(json.dumps(wrong))
 @pytest.mark.parametrize("seed", seeds(3))
 def test_first_calls_of_several_threads(seed: str) -> None:
     choice = choices(seed)
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        possible = FIRST
-    else:
-        possible = FIRST + WITH_TORCH * choice.randrange(2)
+    possible = FIRST + WITH_TORCH * choice.randrange(2) if importlib.util.find_spec("torch") else FIRST
     texts = [choice.choice(possible) for _ in range(choice.randint(2, 5))]
     with tempfile.TemporaryDirectory() as elsewhere:  # not the source tree
         done = subprocess.run(

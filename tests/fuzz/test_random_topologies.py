@@ -6,7 +6,6 @@ Contributions are powers of a base large enough that sums never carry, so the re
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,14 +23,15 @@ from pycollective.schedule.verifier import verifier
 BASE = 1 << 12  # more than the contributions that the longest program can accumulate
 COUNT = 5000  # elements: above what is always staged
 
-Statement = Callable[[Program], None]
+Line = tuple[str, int, int, int]
+"""A statement: "add" or "copy", the rank, the chunk, and the rank that it comes from."""
 
 
 @st.composite
-def allreduces(draw: st.DrawFn) -> tuple[int, int, list[Statement]]:
-    """(ranks, chunks, statements): a correct allreduce of each chunk, then possibly a few wrong lines."""
+def allreduces(draw: st.DrawFn) -> tuple[int, int, list[Line]]:
+    """(ranks, chunks, lines): a correct allreduce of each chunk, then possibly a few wrong lines."""
     size, chunks = draw(st.integers(2, 4)), draw(st.integers(1, 3))
-    lines: list[tuple[str, int, int, int]] = []
+    lines: list[Line] = []
     for c in range(chunks):
         middle, order = draw(st.integers(0, size - 1)), draw(st.permutations(range(size)))
         lines += [("add", middle, c, q) for q in order if q != middle]
@@ -48,24 +48,21 @@ def allreduces(draw: st.DrawFn) -> tuple[int, int, list[Statement]]:
             lines[at] = (kind, rank, c, draw(st.integers(0, size - 1)))
         else:
             lines[at] = ("copy" if kind == "add" else "add", rank, c, source)
-    return size, chunks, [statement(*line) for line in lines]
+    return size, chunks, lines
 
 
-def statement(kind: str, rank: int, c: int, source: int) -> Statement:
-    def write(p: Program) -> None:
+def write(p: Program, chunks: int, lines: list[Line]) -> None:
+    p.chunks(chunks)
+    for kind, rank, c, source in lines:
         if kind == "add":
             p[rank, c] += p[source, c]
         else:
             p[rank, c] = p[source, c]
 
-    return write
 
-
-def accepted(size: int, chunks: int, lines: list[Statement], placement: Placement) -> bool:
+def accepted(size: int, chunks: int, lines: list[Line], placement: Placement) -> bool:
     program = Program("allreduce", size)
-    program.chunks(chunks)
-    for line in lines:
-        line(program)
+    write(program, chunks, lines)
     try:
         verify(compile_program(program, placement))
     except VerificationError:
@@ -73,16 +70,14 @@ def accepted(size: int, chunks: int, lines: list[Statement], placement: Placemen
     return True
 
 
-def gives_the_sum(size: int, chunks: int, lines: list[Statement], placement: Placement) -> bool:
+def gives_the_sum(size: int, chunks: int, lines: list[Line], placement: Placement) -> bool:
     """Whether every element of every rank is the sum, with threads as ranks."""
 
     @topology("core_test_random", replace=True)
     @dataclass(frozen=True)
     class Random:
         def allreduce(self, p: Program) -> None:
-            p.chunks(chunks)
-            for line in lines:
-                line(p)
+            write(p, chunks, lines)
 
     wanted = sum(BASE**r for r in range(size))
 
@@ -104,7 +99,7 @@ def test_the_verdict_agrees_with_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
     @examples(60)
     @given(program=allreduces(), placement=st.sampled_from([Placement.STAGED, Placement.WINDOW_IN, Placement.INPLACE]))
-    def compare(program: tuple[int, int, list[Statement]], placement: Placement) -> None:
+    def compare(program: tuple[int, int, list[Line]], placement: Placement) -> None:
         verdict = accepted(*program, placement)
         seen[verdict] += 1
         assert gives_the_sum(*program, placement) == verdict
