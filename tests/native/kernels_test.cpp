@@ -18,19 +18,31 @@ std::vector<Operator> operators() {
   return all;
 }
 
-template <class T>
-struct Type {
-  using type = T;
-};
+template <class T> struct Type {};
 
-// Calls body(Type<T>, dtype, kind) for every ordered element type.
+// Calls body(Type<T>, op, kernel, what) for every ordered element type and operator, with each instruction set.
 template <class Body>
-void for_each_dtype(const Body& body) {
-#define PC_CASE(name, T, kind) \
-  if constexpr (Kind::kind != Kind::complex) body(Type<T>{}, Dtype::name, Kind::kind);
-  PC_DTYPES(PC_CASE)
+void for_each_kernel(const Body& body) {
+  for (const InstructionSet& set : instruction_sets())
+    for (const Operator op : operators()) {
+#define PC_CASE(name, T, kind)               \
+  if constexpr (Kind::kind != Kind::complex) \
+    body(Type<T>{}, op, set.kernel_for(Dtype::name, op), text(set.name, " ", name_of(op), " ", #name));
+      PC_DTYPES(PC_CASE)
 #undef PC_CASE
+    }
 }
+
+// Calls body(Type<T>, sum's kernel, what) for every small format of floating point, with each instruction set.
+template <class Body>
+void for_each_small_format(const Body& body) {
+  for_each_kernel([&]<class T>(Type<T> type, Operator op, const Kernel& kernel, const std::string& what) {
+    if constexpr (requires { T::bits; } && !std::is_same_v<T, boolean>)
+      if (op == Operator::sum) body(type, kernel, what);
+  });
+}
+
+const Scaling kNone;
 
 // Any bit pattern: small ones, large ones, and for floats infinities, NaNs and subnormals.
 template <class T>
@@ -169,49 +181,38 @@ T scaled(Operator op, const Scaling& scaling, const Trial<T>& trial, size_t i) {
 }
 
 PC_TEST(kernels_reduce_as_the_reference_does) {
-  for (const InstructionSet& set : instruction_sets()) {
-    for_each_dtype([&]<class T>(Type<T>, Dtype dtype, Kind) {
-      for (const Operator op : operators()) {
-        const Kernel kernel = set.kernel_for(dtype, op);
-        if (kernel.plain == nullptr) continue;
-        constexpr bool streamed[] = {true, true};
-        const Scaling none;
-        compare<T>(
-            text(set.name, " ", name_of(op), " ", name_of(dtype)),
-            [&](Trial<T>& trial, int variant) {
-              kernel.plain(trial.block(none, true, variant == 1 ? streamed : nullptr));
-            },
-            [op](const Trial<T>& trial, size_t i) { return reduced(op, trial, i); });
-      }
-    });
-  }
+  for_each_kernel([]<class T>(Type<T>, Operator op, const Kernel& kernel, const std::string& what) {
+    if (kernel.plain == nullptr) return;
+    compare<T>(
+        what,
+        [&](Trial<T>& trial, int variant) {
+          constexpr bool streamed[] = {true, true};
+          kernel.plain(trial.block(kNone, true, variant == 1 ? streamed : nullptr));
+        },
+        [op](const Trial<T>& trial, size_t i) { return reduced(op, trial, i); });
+  });
 }
 
 // Small integers, so that no conversion from double to integer overflows (undefined behavior).
 PC_TEST(kernels_scale_as_the_reference_does) {
-  const Scaling scaling{0.5, 3, 2.25};
-  for (const InstructionSet& set : instruction_sets()) {
-    for_each_dtype([&]<class T>(Type<T>, Dtype dtype, Kind) {
-      for (const Operator op : operators()) {
-        const Kernel kernel = set.kernel_for(dtype, op);
-        if (kernel.scaled == nullptr || (std::is_integral_v<T> && op == Operator::prod)) continue;
-        const auto shrink = [](Trial<T>& trial) {
-          if constexpr (std::is_integral_v<T>)
-            for (size_t s = 0; s < trial.given.size(); ++s)
-              for (size_t i = 0; i < trial.count; ++i)
-                static_cast<T*>(const_cast<void*>(trial.sources[s]))[i] = trial.given[s][i] =
-                    static_cast<T>(trial.given[s][i] % 9);
-        };
-        compare<T>(
-            text(set.name, " scaled ", name_of(op), " ", name_of(dtype)),
-            [&](Trial<T>& trial, int) {
-              shrink(trial);
-              kernel.scaled(trial.block(scaling, true, nullptr));
-            },
-            [&](const Trial<T>& trial, size_t i) { return scaled<T>(op, scaling, trial, i); });
-      }
-    });
-  }
+  constexpr Scaling scaling{0.5, 3, 2.25};
+  for_each_kernel([&]<class T>(Type<T>, Operator op, const Kernel& kernel, const std::string& what) {
+    if (kernel.scaled == nullptr || (std::is_integral_v<T> && op == Operator::prod)) return;
+    const auto shrink = [](Trial<T>& trial) {
+      if constexpr (std::is_integral_v<T>)
+        for (size_t s = 0; s < trial.given.size(); ++s)
+          for (size_t i = 0; i < trial.count; ++i)
+            static_cast<T*>(const_cast<void*>(trial.sources[s]))[i] = trial.given[s][i] =
+                static_cast<T>(trial.given[s][i] % 9);
+    };
+    compare<T>(
+        what + " scaled",
+        [&](Trial<T>& trial, int) {
+          shrink(trial);
+          kernel.scaled(trial.block(scaling, true, nullptr));
+        },
+        [&](const Trial<T>& trial, size_t i) { return scaled<T>(op, scaling, trial, i); });
+  });
 }
 
 PC_TEST(kernels_take_what_the_table_says) {
@@ -244,8 +245,7 @@ PC_TEST(kernels_call_a_users_operator_block_by_block) {
   for (const size_t count : {0, 1, 1023, 1024, 1025, 5000}) {
     for (const bool alias : {false, true}) {
       Trial<int32_t> trial(3, 2, count, alias, 0, random);
-      const Scaling none;
-      Block block = trial.block(none, true, nullptr);
+      Block block = trial.block(kNone, true, nullptr);
       block.custom = add_ints;
       combine_custom(block, sizeof(int32_t));
       for (size_t i = 0; i < count; ++i)
@@ -261,8 +261,7 @@ PC_TEST(kernels_copy_to_all_targets_but_the_source) {
   std::mt19937_64 random(4);
   for (const bool alias : {false, true}) {
     Trial<int32_t> trial(1, 2, 100, alias, 0, random);
-    const Scaling none;
-    copy_block(trial.block(none, false, nullptr), sizeof(int32_t));
+    copy_block(trial.block(kNone, false, nullptr), sizeof(int32_t));
     for (int d = 0; d < 2; ++d)
       PC_CHECK(std::memcmp(trial.target(d), trial.given[0].data(), 100 * sizeof(int32_t)) == 0, "alias=", alias,
                " d=", d);
@@ -281,8 +280,7 @@ PC_TEST(copies_to_targets_of_both_kinds) {
         void* targets[3];
         for (size_t d = 0; d < 3; ++d) targets[d] = memory.data() + d * (bytes + 128) + shift + d;
         const void* from = source.data();
-        const Scaling none;
-        copy_block({&from, &initial, targets, 1, 3, bytes, true, &none, nullptr, streamed}, 1);
+        copy_block({&from, &initial, targets, 1, 3, bytes, true, &kNone, nullptr, streamed}, 1);
         size_t written = 0;
         for (size_t d = 0; d < 3; ++d)
           PC_CHECK(std::memcmp(targets[d], from, bytes) == 0, "target", d, "of", bytes, "bytes, streamed", which);
@@ -304,8 +302,7 @@ PC_TEST(copies_past_the_caches) {
       const void* source = given + from;
       void* target = memory + into;
       const bool streamed = true, initial = true;
-      const Scaling none;
-      copy_block({&source, &initial, &target, 1, 1, bytes, true, &none, nullptr, &streamed}, 1);
+      copy_block({&source, &initial, &target, 1, 1, bytes, true, &kNone, nullptr, &streamed}, 1);
       const auto untouched = std::count(std::begin(memory), std::end(memory), static_cast<unsigned char>(255));
       PC_CHECK(std::memcmp(target, source, bytes) == 0, "from", from, "to", into);
       PC_CHECK(untouched == static_cast<std::ptrdiff_t>(sizeof memory - bytes), "nothing else is written", from, into);
@@ -315,35 +312,31 @@ PC_TEST(copies_past_the_caches) {
 
 // Every pattern of a small format survives decoding and encoding, also in vector code; a NaN stays a NaN of its sign.
 template <class T>
-void check_round_trip(const InstructionSet& set, Dtype dtype) {
+void check_round_trip(const Kernel& kernel, const std::string& what) {
   const SmallFormat& format = Meaning<T>::format();
   std::vector<T> from(format.patterns()), into(format.patterns());
   for (uint32_t i = 0; i < format.patterns(); ++i) from[i].bits = static_cast<decltype(T::bits)>(i);
   const void* source = from.data();
   void* target = into.data();
   const bool initial = true;
-  const Scaling none;
-  set.kernel_for(dtype, Operator::sum).plain({&source, &initial, &target, 1, 1, from.size(), true, &none, nullptr});
+  kernel.plain({&source, &initial, &target, 1, 1, from.size(), true, &kNone, nullptr});
   for (uint32_t i = 0; i < format.patterns(); ++i) {
     const bool sound = format.is_nan(i) ? format.is_nan(into[i].bits) &&
                                               into[i].bits / (format.patterns() / 2) == i / (format.patterns() / 2)
                                         : into[i].bits == i;
-    PC_CHECK(sound, set.name, " ", name_of(dtype), " pattern ", i, " became ", +into[i].bits);
+    PC_CHECK(sound, what, " pattern ", i, " became ", +into[i].bits);
   }
 }
 
 PC_TEST(conversions_round_trip_every_pattern) {
-  for (const InstructionSet& set : instruction_sets()) {
-    check_round_trip<float16>(set, Dtype::float16);
-    check_round_trip<bfloat16>(set, Dtype::bfloat16);
-    check_round_trip<float8_e4m3fn>(set, Dtype::float8_e4m3fn);
-    check_round_trip<float8_e5m2>(set, Dtype::float8_e5m2);
-  }
+  for_each_small_format([]<class T>(Type<T>, const Kernel& kernel, const std::string& what) {
+    if constexpr (!std::is_same_v<T, float8_e8m0fnu>) check_round_trip<T>(kernel, what);
+  });
 }
 
 // Between every two neighbors: the middle rounds to the even one, values next to the middle to the nearer one.
 template <class T>
-void check_rounding(const InstructionSet& set, Dtype dtype) {
+void check_rounding(const Kernel& kernel, const std::string& what) {
   const SmallFormat& format = Meaning<T>::format();
   std::vector<T> pair[2];
   std::vector<uint32_t> expected;
@@ -358,58 +351,43 @@ void check_rounding(const InstructionSet& set, Dtype dtype) {
       expected.push_back(part < 0.5 ? i : part > 0.5 ? i + 1 : i + i % 2);
     }
   }
-  PC_CHECK(expected.size() > format.patterns() / 3, name_of(dtype));
+  PC_CHECK(expected.size() > format.patterns() / 3, what);
   std::vector<T> into(expected.size());
   const void* sources[] = {pair[0].data(), pair[1].data()};
   void* target = into.data();
   const bool initial[] = {true, true};
-  const Scaling none;
-  set.kernel_for(dtype, Operator::sum).plain({sources, initial, &target, 2, 1, into.size(), true, &none, nullptr});
+  kernel.plain({sources, initial, &target, 2, 1, into.size(), true, &kNone, nullptr});
   for (size_t i = 0; i < into.size(); ++i)
-    PC_CHECK(into[i].bits == expected[i], set.name, " ", name_of(dtype), ": ", shown(pair[0][i]), " + ",
-             shown(pair[1][i]));
+    PC_CHECK(into[i].bits == expected[i], what, ": ", shown(pair[0][i]), " + ", shown(pair[1][i]));
 }
 
 PC_TEST(conversions_round_to_nearest_ties_to_even) {
-  for (const InstructionSet& set : instruction_sets()) {
-    check_rounding<float16>(set, Dtype::float16);
-    check_rounding<bfloat16>(set, Dtype::bfloat16);
-    check_rounding<float8_e4m3fn>(set, Dtype::float8_e4m3fn);
-    check_rounding<float8_e5m2>(set, Dtype::float8_e5m2);
-  }
+  for_each_small_format([]<class T>(Type<T>, const Kernel& kernel, const std::string& what) {
+    if constexpr (!std::is_same_v<T, float8_e8m0fnu>) check_rounding<T>(kernel, what);
+  });
 }
 
 // Floats of all magnitudes, through the multiplication by prescale: overflow, subnormals, infinities.
-template <class T>
-void check_encoding(const InstructionSet& set, Dtype dtype) {
-  std::mt19937_64 random(5);
-  for (int trial = 0; trial < 400; ++trial) {
-    T from[64], into[64];
-    for (T& v : from) v = any_value<T>(random);
-    const Scaling scaling{
-        std::ldexp(1.0 + static_cast<double>(random() % 1024) / 1024, static_cast<int>(random() % 40) - 20)};
-    const void* source = from;
-    void* target = into;
-    const bool initial = true;
-    set.kernel_for(dtype, Operator::sum).scaled({&source, &initial, &target, 1, 1, 64, false, &scaling, nullptr});
-    for (int i = 0; i < 64; ++i) {
-      const T wanted = Meaning<T>::store(Meaning<T>::load(from[i]) * static_cast<float>(scaling.prescale));
-      PC_CHECK(into[i].bits == wanted.bits ||
-                   (same(into[i], wanted) && Meaning<T>::load(wanted) != Meaning<T>::load(wanted)),
-               set.name, " ", name_of(dtype), ": ", shown(from[i]), " * ", scaling.prescale, " is ", shown(into[i]),
-               ", not ", shown(wanted));
-    }
-  }
-}
-
 PC_TEST(conversions_encode_any_float) {
-  for (const InstructionSet& set : instruction_sets()) {
-    check_encoding<float16>(set, Dtype::float16);
-    check_encoding<bfloat16>(set, Dtype::bfloat16);
-    check_encoding<float8_e4m3fn>(set, Dtype::float8_e4m3fn);
-    check_encoding<float8_e5m2>(set, Dtype::float8_e5m2);
-    check_encoding<float8_e8m0fnu>(set, Dtype::float8_e8m0fnu);
-  }
+  for_each_small_format([]<class T>(Type<T>, const Kernel& kernel, const std::string& what) {
+    std::mt19937_64 random(5);
+    for (int trial = 0; trial < 400; ++trial) {
+      T from[64], into[64];
+      for (T& v : from) v = any_value<T>(random);
+      const Scaling scaling{
+          std::ldexp(1.0 + static_cast<double>(random() % 1024) / 1024, static_cast<int>(random() % 40) - 20)};
+      const void* source = from;
+      void* target = into;
+      const bool initial = true;
+      kernel.scaled({&source, &initial, &target, 1, 1, 64, false, &scaling, nullptr});
+      for (int i = 0; i < 64; ++i) {
+        const T wanted = Meaning<T>::store(Meaning<T>::load(from[i]) * static_cast<float>(scaling.prescale));
+        const bool nan = same(into[i], wanted) && Meaning<T>::load(wanted) != Meaning<T>::load(wanted);
+        PC_CHECK(into[i].bits == wanted.bits || nan, what, ": ", shown(from[i]), " * ", scaling.prescale, " is ",
+                 shown(into[i]), ", not ", shown(wanted));
+      }
+    }
+  });
 }
 
 }  // namespace

@@ -71,17 +71,20 @@ struct Meaning {
   static T store(T v) { return v; }
 };
 
-template <class T>
+template <class T, int exponent, int mantissa, bool finite>
 struct SmallMeaning {
   using Accumulator = float;
   static float load(T v) { return static_cast<float>(format().decode(v.bits)); }
   static T store(float v) { return {static_cast<decltype(T::bits)>(format().encode(v))}; }
-  static const SmallFormat& format();
+  static const SmallFormat& format() {
+    static const SmallFormat format(exponent, mantissa, finite);
+    return format;
+  }
 };
-template <> struct Meaning<float16> : SmallMeaning<float16> {};
-template <> struct Meaning<bfloat16> : SmallMeaning<bfloat16> {};
-template <> struct Meaning<float8_e4m3fn> : SmallMeaning<float8_e4m3fn> {};
-template <> struct Meaning<float8_e5m2> : SmallMeaning<float8_e5m2> {};
+template <> struct Meaning<float16> : SmallMeaning<float16, 5, 10, false> {};
+template <> struct Meaning<bfloat16> : SmallMeaning<bfloat16, 8, 7, false> {};
+template <> struct Meaning<float8_e4m3fn> : SmallMeaning<float8_e4m3fn, 4, 3, true> {};
+template <> struct Meaning<float8_e5m2> : SmallMeaning<float8_e5m2, 5, 2, false> {};
 // Powers of two: to nearest, ties up; values that are not positive or too large become NaN.
 template <> struct Meaning<float8_e8m0fnu> {
   using Accumulator = float;
@@ -102,27 +105,6 @@ template <> struct Meaning<boolean> {
   static bool load(boolean v) { return v.bits != 0; }
   static boolean store(bool v) { return {static_cast<uint8_t>(v ? 1 : 0)}; }
 };
-
-inline const SmallFormat& half() {
-  static const SmallFormat format(5, 10, false);
-  return format;
-}
-inline const SmallFormat& brain() {
-  static const SmallFormat format(8, 7, false);
-  return format;
-}
-inline const SmallFormat& e4m3fn() {
-  static const SmallFormat format(4, 3, true);
-  return format;
-}
-inline const SmallFormat& e5m2() {
-  static const SmallFormat format(5, 2, false);
-  return format;
-}
-template <> inline const SmallFormat& SmallMeaning<float16>::format() { return half(); }
-template <> inline const SmallFormat& SmallMeaning<bfloat16>::format() { return brain(); }
-template <> inline const SmallFormat& SmallMeaning<float8_e4m3fn>::format() { return e4m3fn(); }
-template <> inline const SmallFormat& SmallMeaning<float8_e5m2>::format() { return e5m2(); }
 
 // The smallest unsigned type that does not promote to int: its arithmetic wraps.
 template <class A> using Wrapping = std::conditional_t<sizeof(A) == 8, uint64_t, uint32_t>;

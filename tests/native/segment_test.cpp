@@ -21,6 +21,7 @@ namespace pc::test {
 namespace {
 
 constexpr const char* kShared[] = {"memfd", "posix_shm"};
+constexpr const char* kKinds[] = {"memfd", "posix_shm", "local"};
 constexpr size_t kBytes = 3 << 20;
 
 // Names in /dev/shm that contain this process's id.
@@ -94,16 +95,14 @@ PC_TEST(segment_is_seen_by_another_process) {
 PC_TEST(segment_unsealed_leaves_nothing_either) {
   const int files = open_files();
   for (const char* kind : kShared) {
-    {
-      const auto dropped = create_segment(kind, kBytes);
-    }
+    static_cast<void>(create_segment(kind, kBytes));
     PC_CHECK(own_names().empty(), kind);
   }
   PC_CHECK(open_files() == files, "open files");
 }
 
 PC_TEST(segment_attached_here_is_the_same_memory) {
-  for (const char* kind : {"memfd", "posix_shm", "local"}) {
+  for (const char* kind : kKinds) {
     const auto mine = create_segment(kind, kBytes);
     const auto theirs = attach_segment(mine->token(), kBytes);
     theirs->data()[5] = 'x';
@@ -125,7 +124,7 @@ PC_TEST(segment_of_this_process_ends_with_its_last_holder) {
 PC_TEST(segment_too_large_is_an_error_that_leaves_nothing) {
   constexpr size_t kTooLarge = size_t{1} << 50;  // more than the address space
   const int files = open_files();
-  for (const char* kind : {"memfd", "posix_shm", "local"}) {
+  for (const char* kind : kKinds) {
     PC_CHECK_THROWS(SystemFailure, create_segment(kind, kTooLarge), kind);
     PC_CHECK(own_names().empty(), kind, " left a name");
   }
@@ -149,7 +148,7 @@ PC_TEST(segment_tokens_that_name_nothing_of_ours_are_refused) {
         std::string("local:nonsense"), std::string("local:4000000000"), std::string("local:99999999999999999999")})
     PC_CHECK_THROWS(InvalidArgument, attach_segment(token, kBytes), token);
   PC_CHECK_THROWS(InvalidArgument, create_segment("granite", 4096), "unknown kind");
-  for (const char* kind : {"memfd", "posix_shm", "local"}) {
+  for (const char* kind : kKinds) {
     const auto segment = create_segment(kind, kBytes);
     PC_CHECK_THROWS(InvalidArgument, attach_segment(segment->token(), kBytes - 1), kind, " of another size");
   }
@@ -191,9 +190,7 @@ PC_TEST(segment_sweep_leaves_files_of_others_alone) {
   PC_CHECK(fd >= 0 && ftruncate(fd, 8192) == 0, "without the magic number");
   const struct timespec old[2] = {{1000, 0}, {1000, 0}};  // as if it had been there for years
   PC_CHECK(futimens(fd, old) == 0 && mkfifo(fifo.c_str(), 0600) == 0 && symlink(file.c_str(), link.c_str()) == 0, "");
-  {
-    const auto segment = create_segment("posix_shm", 4096);
-  }
+  static_cast<void>(create_segment("posix_shm", 4096));
   for (const std::string& path : {link, fifo, file}) {
     PC_CHECK_THROWS(InvalidArgument, attach_segment("posix_shm:" + path.substr(folder.size()) + ":4096", 4096), path);
     PC_CHECK(unlink(path.c_str()) == 0, path, " has been removed");
@@ -214,20 +211,12 @@ PC_TEST(segment_whose_creator_was_killed_is_swept) {
   }
   char token[200] = "";
   PC_CHECK(read(ends[0], token, sizeof token - 1) > 0, "the child's token");
-  {
-    const auto segment = create_segment("posix_shm", 4096);
-  }
-  {
-    const auto living = attach_segment(token, 4096);
-  }  // its creator is alive: it was not swept
+  static_cast<void>(create_segment("posix_shm", 4096));
+  static_cast<void>(attach_segment(token, 4096));  // its creator is alive: it was not swept
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
-  {
-    const auto left = attach_segment(token, 4096);
-  }
-  {
-    const auto segment = create_segment("posix_shm", 4096);
-  }
+  static_cast<void>(attach_segment(token, 4096));
+  static_cast<void>(create_segment("posix_shm", 4096));
   PC_CHECK_THROWS(SystemFailure, attach_segment(token, 4096), "swept");
   close(ends[0]);
   close(ends[1]);

@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from speed import deadline
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "tests" / "native"
+PATH = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
 RACE = "ThreadSanitizer: data race"
 RACE_EXIT = 66
 
@@ -35,10 +37,9 @@ pytestmark = pytest.mark.timeout(600)
 
 def run(*command: object, timeout: float = 120, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a command; its output is stdout and stderr combined. CMake and Ninja may come from this environment."""
-    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
-    environment = {**os.environ, "PATH": path, **variables}
+    environment = {**os.environ, "PATH": PATH, **variables}
     words = [str(word) for word in command]
-    words[0] = shutil.which(words[0], path=path) or words[0]
+    words[0] = shutil.which(words[0], path=PATH) or words[0]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     return subprocess.run(words, text=True, cwd=ROOT, env=environment, timeout=deadline(timeout), check=False, **pipes)
 
@@ -50,8 +51,7 @@ def last_lines(text: str, count: int = 40) -> str:
 @functools.cache
 def why_not() -> str:
     """Why this machine cannot build the native tests; empty if it can."""
-    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
-    missing = [tool for tool in ("cmake", "ninja", os.environ.get("CXX", "c++")) if not shutil.which(tool, path=path)]
+    missing = [tool for tool in ("cmake", "ninja", os.environ.get("CXX", "c++")) if not shutil.which(tool, path=PATH)]
     return f"not found: {', '.join(missing)}" if missing else ""
 
 
@@ -81,15 +81,20 @@ def build(preset: str, *targets: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def plain() -> Path:
+def plain() -> Callable[..., None]:
+    """Runs a program, which must end well."""
     if why_not():
         pytest.skip(why_not())
-    return build(
-        "cpu", "unit_test", "link_test", "executor_test", "engine_test", "cuda_blocks_test", "cuda_combine_test"
-    )
+    programs = ("unit_test", "link_test", "executor_test", "engine_test", "cuda_blocks_test", "cuda_combine_test")
+    folder = build("cpu", *programs)
+
+    def passes(program: str, *words: object, **variables: str) -> None:
+        done = run(folder / program, *words, **variables)
+        assert done.returncode == 0, last_lines(done.stdout)
+
+    return passes
 
 
-@functools.cache
 def sanitizer(folder: Path) -> tuple[list[str], str]:
     """The command prefix to run a sanitized program with, and why that does not work here."""
     source, program = folder / "empty.cpp", folder / "empty"
@@ -106,20 +111,21 @@ def sanitizer(folder: Path) -> tuple[list[str], str]:
 
 
 @pytest.fixture(scope="session")
-def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    problem = why_not() or sanitizer(tmp_path_factory.getbasetemp())[1]
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
+    """Runs a program under the thread sanitizer, which must find no race, or one."""
+    prefix, problem = ([], why_not()) if why_not() else sanitizer(tmp_path_factory.mktemp("sanitizer"))
     if problem:
         pytest.skip(problem)
-    return build(
-        "tsan",
-        "link_test",
-        "executor_test",
-        "faults_test",
-        "engine_test",
-        "weak_acquire_test",
-        "cuda_blocks_test",
-        "weak_flag_test",
-    )
+    programs = ("link_test", "executor_test", "faults_test", "engine_test", "cuda_blocks_test")
+    folder = build("tsan", *programs, "weak_acquire_test", "weak_flag_test")
+
+    def passes(program: str, *words: object, race: bool = False, **variables: str) -> None:
+        options = f"halt_on_error=1 exitcode={RACE_EXIT}"
+        done = run(*prefix, folder / program, *words, TSAN_OPTIONS=options, **variables)
+        assert done.returncode == (RACE_EXIT if race else 0), done.stdout[:4000]
+        assert RACE in done.stdout if race else "ThreadSanitizer" not in done.stdout, done.stdout[:4000]
+
+    return passes
 
 
 @pytest.fixture(scope="session")
@@ -130,112 +136,57 @@ def schedules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_sanitized(
-    tmp_path_factory: pytest.TempPathFactory, *command: object, **variables: str
-) -> subprocess.CompletedProcess[str]:
-    words, _ = sanitizer(tmp_path_factory.getbasetemp())
-    return run(*words, *command, TSAN_OPTIONS=f"halt_on_error=1 exitcode={RACE_EXIT}", **variables)
-
-
-def test_units(plain: Path) -> None:
-    done = run(plain / "unit_test")
-    assert done.returncode == 0, last_lines(done.stdout)
-
-
-def test_link(plain: Path) -> None:
-    done = run(plain / "link_test")
-    assert done.returncode == 0, last_lines(done.stdout)
-
-
-def test_link_has_no_race(sanitized: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    done = run_sanitized(tmp_path_factory, sanitized / "link_test")
-    assert done.returncode == 0, last_lines(done.stdout)
+@pytest.mark.parametrize("program", ["unit_test", "link_test", "cuda_combine_test"])
+def test_units(plain: Callable[..., None], program: str) -> None:
+    plain(program)
 
 
 # 5 x 4 threads of `lanes` take longest, and run under the sanitizer.
 @pytest.mark.parametrize(("mode", "size"), sorted({*itertools.product(MODES, SIZES)} - {("lanes", 5)}))
-def test_executor_at_full_speed(plain: Path, schedules: Path, mode: str, size: int) -> None:
-    done = run(plain / "executor_test", mode, schedules / f"ranks-{size}.txt", "", REPEATS[mode])
-    assert done.returncode == 0, last_lines(done.stdout)
+def test_executor_at_full_speed(plain: Callable[..., None], schedules: Path, mode: str, size: int) -> None:
+    plain("executor_test", mode, schedules / f"ranks-{size}.txt", "", REPEATS[mode])
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("mode", MODES)
-def test_executor_has_no_race(
-    sanitized: Path, schedules: Path, mode: str, size: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_executor_has_no_race(sanitized: Callable[..., None], schedules: Path, mode: str, size: int) -> None:
     """`run`, `attempt` and `progress` have one lane per rank, `lanes` has four."""
-    program, cases = sanitized / "executor_test", schedules / f"ranks-{size}.txt"
-    done = run_sanitized(tmp_path_factory, program, mode, cases)
-    assert done.returncode == 0, done.stdout[:4000]
-    assert "ThreadSanitizer" not in done.stdout
-
-
-def test_faults_have_no_race(sanitized: Path, schedules: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    done = run_sanitized(tmp_path_factory, sanitized / "faults_test", PC_TEST_SCHEDULES=str(schedules))
-    assert done.returncode == 0, done.stdout[:4000]
-    assert "ThreadSanitizer" not in done.stdout
+    sanitized("executor_test", mode, schedules / f"ranks-{size}.txt")
 
 
 @pytest.mark.parametrize("part", ["board", "engine"])
-def test_the_engine_at_full_speed(plain: Path, schedules: Path, part: str) -> None:
+def test_the_engine_at_full_speed(plain: Callable[..., None], schedules: Path, part: str) -> None:
     """Ranks as threads that submit in different orders: what they agree on, and the results."""
-    done = run(plain / "engine_test", part, PC_TEST_SCHEDULES=str(schedules))
-    assert done.returncode == 0, last_lines(done.stdout)
+    plain("engine_test", part, PC_TEST_SCHEDULES=str(schedules))
 
 
-@pytest.mark.parametrize("part", ["board", "engine"])
-def test_the_engine_has_no_race(
-    sanitized: Path, schedules: Path, part: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    done = run_sanitized(tmp_path_factory, sanitized / "engine_test", part, PC_TEST_SCHEDULES=str(schedules))
-    assert done.returncode == 0, done.stdout[:4000]
-    assert "ThreadSanitizer" not in done.stdout
+@pytest.mark.parametrize("words", ["link_test", "faults_test", "engine_test board", "engine_test engine"])
+def test_programs_have_no_race(sanitized: Callable[..., None], schedules: Path, words: str) -> None:
+    sanitized(*words.split(), PC_TEST_SCHEDULES=str(schedules))
 
 
-def test_a_weakened_acquire_is_caught(
-    sanitized: Path, schedules: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_weakened_acquire_is_caught(sanitized: Callable[..., None], schedules: Path) -> None:
     """A program with every acquire of a counter made relaxed: correct results on x86, but a race."""
-    program = sanitized / "weak_acquire_test"
-    done = run_sanitized(tmp_path_factory, program, "run", schedules / "ranks-3.txt")
-    assert done.returncode == RACE_EXIT and RACE in done.stdout, done.stdout[:4000]
+    sanitized("weak_acquire_test", "run", schedules / "ranks-3.txt", race=True)
 
 
-def test_a_missing_barrier_shows_with_several_lanes_only(
-    sanitized: Path, schedules: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_missing_barrier_shows_with_several_lanes_only(sanitized: Callable[..., None], schedules: Path) -> None:
     """Without the barrier between a step and its publication, lane 0 announces what other lanes have not done."""
-    program, cases = sanitized / "executor_test", schedules / "ranks-3.txt"
-    one = run_sanitized(tmp_path_factory, program, "unsynced", cases)
-    assert one.returncode == 0, one.stdout[:4000]
-    four = run_sanitized(tmp_path_factory, program, "unsynced-lanes", cases)
-    assert four.returncode == RACE_EXIT and RACE in four.stdout, four.stdout[:4000]
-
-
-def test_gpu_steps_of_every_shape(plain: Path) -> None:
-    """Every number of sources and of targets."""
-    done = run(plain / "cuda_combine_test")
-    assert done.returncode == 0, last_lines(done.stdout)
+    sanitized("executor_test", "unsynced", schedules / "ranks-3.txt")
+    sanitized("executor_test", "unsynced-lanes", schedules / "ranks-3.txt", race=True)
 
 
 @pytest.mark.parametrize(("mode", "size"), [("schedules", 2), ("packets", 2), ("packets", 5)])
-def test_gpu_blocks_at_full_speed(plain: Path, schedules: Path, mode: str, size: int) -> None:
+def test_gpu_blocks_at_full_speed(plain: Callable[..., None], schedules: Path, mode: str, size: int) -> None:
     """The kernels' source, two channels per rank and three threads per channel; `packets`: the low-latency path."""
-    done = run(plain / "cuda_blocks_test", mode, schedules / f"ranks-{size}.txt")
-    assert done.returncode == 0, last_lines(done.stdout)
+    plain("cuda_blocks_test", mode, schedules / f"ranks-{size}.txt")
 
 
-@pytest.mark.parametrize("mode", ("schedules", "packets"))
-def test_gpu_blocks_have_no_race(
-    sanitized: Path, schedules: Path, mode: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    done = run_sanitized(tmp_path_factory, sanitized / "cuda_blocks_test", mode, schedules / "ranks-3.txt")
-    assert done.returncode == 0, done.stdout[:4000]
-    assert "ThreadSanitizer" not in done.stdout
+@pytest.mark.parametrize("mode", ["schedules", "packets"])
+def test_gpu_blocks_have_no_race(sanitized: Callable[..., None], schedules: Path, mode: str) -> None:
+    sanitized("cuda_blocks_test", mode, schedules / "ranks-3.txt")
 
 
-def test_a_relaxed_flag_is_caught(sanitized: Path, schedules: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_relaxed_flag_is_caught(sanitized: Callable[..., None], schedules: Path) -> None:
     """A GPU flag loaded without acquire."""
-    done = run_sanitized(tmp_path_factory, sanitized / "weak_flag_test", "schedules", schedules / "ranks-3.txt")
-    assert done.returncode == RACE_EXIT and RACE in done.stdout, done.stdout[:4000]
+    sanitized("weak_flag_test", "schedules", schedules / "ranks-3.txt", race=True)

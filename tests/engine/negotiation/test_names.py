@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.operations import SECONDS, every_engine, on_engines, ones
+from engine.operations import SECONDS, every_engine, ones
 from pycollective.engine import Engine, Item
 
 
@@ -27,16 +27,13 @@ def test_a_name_may_change_what_it_means(engine: Engine) -> None:
         engine.run([Item("barrier", "x")])
 
 
-def test_names_of_every_kind() -> None:
+@every_engine(2)
+def test_names_of_every_kind(engine: Engine) -> None:
     names = ["", " ", "a" * 4000, "größe/重み", "a.b/c:d", "join", "barrier", 'quote"\\', "\n", "x\0y"]
-
-    def body(engine: Engine) -> list[float]:
-        order = names if engine.rank else names[::-1]
-        works = {name: engine.submit([ones(name)])[0] for name in order}
-        assert all(work.name == name for name, work in works.items())
-        return [works[name].wait(SECONDS).sum() for name in names]
-
-    assert on_engines(2, body) == [[6.0] * len(names)] * 2
+    works = {name: engine.submit([ones(name)])[0] for name in (names if engine.rank else names[::-1])}
+    for name, work in works.items():
+        assert work.name == name
+        assert work.wait(SECONDS).tolist() == [2] * 3
 
 
 @every_engine(2)

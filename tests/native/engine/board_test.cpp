@@ -4,8 +4,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <map>
-
 #include "base/status.h"
 #include "boards.h"
 
@@ -62,69 +60,6 @@ PC_TEST(board_of_a_rank_that_died_holding_the_lock_is_given_up) {
     }
 }
 
-PC_TEST(board_mismatch_names_both_and_is_forgotten) {
-  World world(3, 1 << 20);
-  for (int round = 0; round < 3; ++round) {
-    const bool odd = round == 1;
-    for (int32_t r = 0; r < 3; ++r) announce(world[r], allreduce("grad", odd && r == 2 ? 5 : 4));
-    for (int32_t r = 0; r < 3; ++r) {
-      const auto batches = fetch_all(world[r]);
-      PC_CHECK(batches.size() == 1 && batches[0].size() == 1, "round ", round);
-      const auto& details = batches[0][0].details;
-      PC_CHECK((details != nullptr) == odd, "round ", round);
-      if (details == nullptr) continue;
-      for (const char* part : {"grad", "rank 0", "rank 2", "(4,)", "(5,)"})
-        PC_CHECK(details->difference.find(part) != std::string::npos, part, " in ", details->difference);
-    }
-  }
-}
-
-PC_TEST(board_mismatch_is_not_fused) {
-  World world(2, 1 << 20, 1e3);
-  for (int32_t r = 0; r < 2; ++r)
-    for (int i = 0; i < 5; ++i) announce(world[r], allreduce(std::to_string(i), i == 2 ? 4 + r : 4));
-  size_t alone = 0, total = 0;
-  for (const auto& batch : fetch_all(world[0])) {
-    total += batch.size();
-    for (const Member& member : batch)
-      if (member.details) alone += batch.size() == 1 && !member.details->difference.empty();
-  }
-  PC_CHECK(alone == 1, alone);
-  PC_CHECK(total == 1 || total == 5, "the others may wait for their cycle: ", total);
-}
-
-PC_TEST(board_join_takes_part_with_nothing) {
-  World world(3, 1 << 20);
-  announce(world[0], allreduce("early"));
-  announce(world[1], join());
-  PC_CHECK(fetch_all(world[1]).empty(), "no other rank is ready");
-  announce(world[2], allreduce("early"));
-  for (int32_t r = 0; r < 3; ++r) {
-    const auto batches = fetch_all(world[r]);
-    PC_CHECK(batches.size() == 1 && batches[0].size() == 1, "rank ", r);
-    const Member& member = batches[0][0];
-    PC_CHECK(member.details != nullptr, "rank ", r);
-    PC_CHECK(member.details->absent == std::vector<int32_t>{1}, r);
-    PC_CHECK(member.details->name == "early" && member.details->signature.shape[0] == 4, r);
-  }
-  announce(world[2], join());
-  announce(world[0], allreduce("late"));  // alone: both others have joined
-  PC_CHECK(fetch_all(world[0]).size() == 1, "");
-  announce(world[0], join());
-  for (int32_t r = 0; r < 3; ++r) {
-    const auto batches = fetch_all(world[r]);
-    PC_CHECK(!batches.empty(), "rank ", r);
-    const Member& member = batches.back()[0];
-    PC_CHECK(member.details != nullptr && member.details->signature.kind == Kind::join, "rank ", r);
-    PC_CHECK(member.details->last == 0, "the last to join was ", member.details->last);
-  }
-  announce(world[0], allreduce("after"));
-  announce(world[2], allreduce("after"));
-  PC_CHECK(fetch_all(world[0]).empty(), "all take part again");
-  announce(world[1], allreduce("after"));
-  PC_CHECK(fetch_all(world[0]).size() == 1, "");
-}
-
 // A round that a rank has not fetched is not overwritten by the next one, nor is its slot given to another name.
 PC_TEST(board_waits_for_the_slowest_to_fetch) {
   World world(3, 1 << 20, 0, 2);
@@ -166,38 +101,6 @@ PC_TEST(board_join_waits_for_the_round_that_a_slow_rank_has_to_fetch_first) {
   PC_CHECK(fetch_all(world[0]).empty(), "rank 2 has yet to fetch the first round");
   PC_CHECK((names(fetch_all(world[2])) == Names{"grad", "grad", "join"}), "");
   for (int32_t r = 0; r < 2; ++r) PC_CHECK((names(fetch_all(world[r])) == Names{"grad", "join"}), "rank ", r);
-}
-
-PC_TEST(board_group_is_not_torn) {
-  World world(2, 8);  // smaller than any member
-  for (int32_t r = 0; r < 2; ++r) {
-    std::vector<Announcement> unit;
-    for (int i = 0; i < 5; ++i) unit.push_back(allreduce("member " + std::to_string(i), 4, Dtype::float32, 77));
-    announce(world[r], allreduce("before"));
-    announce(world[r], unit);
-    announce(world[r], allreduce("after"));
-  }
-  std::vector<size_t> sizes;
-  for (const auto& batch : fetch_all(world[0])) sizes.push_back(batch.size());
-  PC_CHECK((sizes == std::vector<size_t>{1, 5, 1}), sizes.size(), " batches");
-}
-
-PC_TEST(board_most_needed_first) {
-  World world(2, 0);
-  std::map<uint64_t, int32_t> priority;  // by hash
-  for (int32_t r = 0; r < 2; ++r) {
-    std::vector<Announcement> unit;
-    for (const int32_t p : {3, 1, 2, 0, 2}) {
-      unit.push_back(allreduce("p" + std::to_string(unit.size())));
-      unit.back().priority = p;
-    }
-    announce(world[r], unit);
-    for (const Announcement& a : unit) priority[a.hash.words[0]] = a.priority;
-  }
-  std::vector<int32_t> order;
-  for (const auto& batch : fetch_all(world[1]))
-    for (const Member& member : batch) order.push_back(priority[member.hash.words[0]]);
-  PC_CHECK((order == std::vector<int32_t>{0, 1, 2, 2, 3}), "");
 }
 
 PC_TEST(board_waits_for_its_cycle_unless_urged) {

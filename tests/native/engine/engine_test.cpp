@@ -198,11 +198,10 @@ void submit_and_wait(Driver& rank, int lane, int rounds) {
     std::shuffle(sums.begin(), sums.end(), random);
     for (Sum& sum : sums) {
       if (random() % 2 == 0) rank->flush(*sum.pending);
-      PC_CHECK(rank->wait(sum.pending, Clock::now() + kLong), sum.name, " has not completed");
-      PC_CHECK(!sum.pending->fault(), sum.pending->fault()->what());
+      await(rank, sum.pending);
       PC_CHECK(sum.is(static_cast<float>(3 + 3 * round)), sum.name, " in round ", round);
     }
-    PC_CHECK(rank->wait(barrier, Clock::now() + kLong), "the barrier has not completed");
+    await(rank, barrier);
     rank->take_spent();
   }
 }
@@ -263,8 +262,8 @@ PC_TEST(engine_close_runs_what_a_submit_has_fetched) {
     rank->submit({sum.make(1)}, true);
     ++submitted;
     if (last) rank.close();
-    else PC_CHECK(rank->wait(sum.pending, Clock::now() + kLong), "the wait did not end");
-    PC_CHECK(!sum.pending->fault() && sum.is(3), "");
+    await(rank, sum.pending);
+    PC_CHECK(sum.is(3), "");
   });
 }
 
@@ -298,17 +297,6 @@ PC_TEST(engine_mismatch_and_on) {
       const auto& fault = odd.pending->fault();
       PC_CHECK(fault && std::string(fault->what()).find("odd") != std::string::npos, "round ", round);
     }
-  });
-}
-
-PC_TEST(engine_name_under_way) {
-  on_ranks([](Driver& rank) {
-    Sum first("twice", 10), second("twice", 10), own(text("own ", rank.number()), 10), again(own.name, 10);
-    PC_CHECK_THROWS(InvalidArgument, rank->submit({first.make(1), second.make(1)}, false), "it is in progress");
-    rank->submit({own.make(1)}, false);  // no other rank submits it: it is in progress until the engine closes
-    PC_CHECK_THROWS(InvalidArgument, rank->submit({again.make(1)}, false), "it is in progress");
-    rank.close();
-    PC_CHECK(own.pending->fault(), "it has no result");
   });
 }
 
@@ -436,17 +424,16 @@ PC_TEST(engine_traced) {
   on_ranks([](Driver& rank) {
     rank->timeline().start(true);
     Sum sum("grad", 3000);
-    size_t negotiated = 0, steps = 0;
+    size_t negotiated = 0;
     for (int round = 0; round < 50; ++round) {
       rank->submit({sum.make(1)}, round % 2 == 0);
-      PC_CHECK(rank->wait(sum.pending, Clock::now() + kLong) && sum.is(3), "");
+      await(rank, sum.pending);
+      PC_CHECK(sum.is(3), "");
     }
     // the last events are recorded before the operation is reported as done
     const auto [events, trace] = rank->timeline().take();
     for (const auto& event : events) negotiated += event.phase == engine::Phase::negotiate;
-    steps = trace.size();
-    PC_CHECK(negotiated == 50, negotiated);
-    PC_CHECK(steps > 0, "");
+    PC_CHECK(negotiated == 50 && !trace.empty(), negotiated);
   });
 }
 

@@ -11,9 +11,6 @@
 
 #include <algorithm>
 #include <barrier>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -30,12 +27,6 @@ namespace {
 constexpr int32_t kChannels = 2;
 constexpr int32_t kThreads = 3;  // of a block
 constexpr int64_t kScratch = 1 << 20;
-
-[[noreturn]] void give_up(const std::string& what) {
-  std::fprintf(stderr, "%s\n", what.c_str());
-  std::fflush(stderr);
-  std::_Exit(1);
-}
 
 // One rank's data in device memory.
 struct Device {
@@ -196,15 +187,9 @@ class RankRun {
  private:
   void serve(int32_t thread) {
     std::minstd_rand random(static_cast<uint32_t>(number_ * 100 + thread + 1));
-    uint32_t number = 0;
-    for (int i = 0; i < run_.repeats; ++i) {
-      for (const Case& c : run_.cases) {
-        if (packets_ && (c.placement != 0 || c.row().is_message() || c.row().prefix != Prefix::none)) continue;
-        const auto calls = calls_of(c, number);
-        number += static_cast<uint32_t>(calls.size());
-        for (const CallPlan& call : calls) one_call(call, thread, random);
-      }
-    }
+    for_each_case(run_.cases, run_.repeats, [&](const std::vector<CallPlan>& calls) {
+      for (const CallPlan& call : calls) one_call(call, thread, random);
+    });
   }
 
   void one_call(const CallPlan& call, int32_t thread, std::minstd_rand& random) {
@@ -278,14 +263,12 @@ void run_all(const Run& run, bool packets) {
 
 int main(int argc, char** argv) {
   using namespace pc::test;
-  if (argc < 3) give_up("cuda_blocks_test schedules|packets SCHEDULES [ONLY [REPEATS]]");
-  use_small_tiles();
-  try {
-    const Run run(read_cases(argv[2], argc > 3 ? argv[3] : ""), argc > 4 ? std::atoi(argv[4]) : 1);
-    run_all(run, std::string(argv[1]) == "packets");
-    std::printf("%s: %zu schedules on %d ranks\n", argv[1], run.cases.size(), run.world.size);
-  } catch (const std::exception& error) {
-    give_up(error.what());
-  }
-  return 0;
+  return run_cases(argc, argv, [](const std::string& mode, std::vector<Case> cases, int repeats) {
+    const bool packets = mode == "packets";
+    if (packets)
+      std::erase_if(cases, [](const Case& c) {
+        return c.placement != 0 || c.row().is_message() || c.row().prefix != Prefix::none;
+      });
+    run_all(Run(std::move(cases), repeats), packets);
+  });
 }

@@ -13,9 +13,6 @@
 #include <pthread.h>
 #include <sched.h>
 
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <random>
 #include <thread>
@@ -30,12 +27,6 @@ namespace {
 
 constexpr int kLanes = 4;
 
-[[noreturn]] void give_up(const std::string& what) {
-  std::fprintf(stderr, "%s\n", what.c_str());
-  std::fflush(stderr);
-  std::_Exit(1);
-}
-
 void require(const std::string& problem) {
   if (!problem.empty()) give_up(problem);
 }
@@ -47,19 +38,6 @@ struct Run {
 
   explicit Run(std::vector<Case> all, int repeats)
       : cases(std::move(all)), repeats(repeats), world(cases[0].size, array_bytes_for(cases)) {}
-
-  // Calls body(calls of one case) for every case and repeat, the same on all ranks.
-  template <class Body>
-  void for_each_case(const Body& body) const {
-    uint32_t number = 0;
-    for (int i = 0; i < repeats; ++i) {
-      for (const Case& c : cases) {
-        const auto calls = calls_of(c, number);
-        number += static_cast<uint32_t>(calls.size());
-        body(calls);
-      }
-    }
-  }
 };
 
 // Lets the ranks drift apart by occasional short sleeps.
@@ -82,7 +60,7 @@ using CallBody = std::function<void(Rank&, Operation&)>;
 
 void run_calls(const Run& run, Rank& rank, const CallBody& body) {
   Drift drift(rank.team.rank());
-  run.for_each_case([&](const std::vector<CallPlan>& calls) {
+  for_each_case(run.cases, run.repeats, [&](const std::vector<CallPlan>& calls) {
     for (const CallPlan& call : calls) {
       Operation op = rank.prepare(call);
       drift();
@@ -93,7 +71,7 @@ void run_calls(const Run& run, Rank& rank, const CallBody& body) {
 }
 
 void run_queued(const Run& run, std::shared_ptr<Rank> rank) {
-  run.for_each_case([&](const std::vector<CallPlan>& calls) {
+  for_each_case(run.cases, run.repeats, [&](const std::vector<CallPlan>& calls) {
     std::vector<std::shared_ptr<Task>> tasks;
     for (size_t i = 0; i < calls.size(); ++i) {
       const std::shared_ptr<Team> team(rank, &rank->team);
@@ -174,7 +152,7 @@ void run_lanes(const Run& run, Rank& rank) {
   SharedLanes::State state(kLanes);
   const auto lane = [&](int number) {
     Drift drift(rank.team.rank() * kLanes + number);
-    run.for_each_case([&](const std::vector<CallPlan>& calls) {
+    for_each_case(run.cases, run.repeats, [&](const std::vector<CallPlan>& calls) {
       for (const CallPlan& call : calls) {
         if (number == 0) {
           op = rank.prepare(call);
@@ -236,14 +214,7 @@ void run_all(const std::string& mode, const Run& run) {
 
 int main(int argc, char** argv) {
   using namespace pc::test;
-  if (argc < 3) give_up("executor_test MODE SCHEDULES [ONLY [REPEATS]]");
-  use_small_tiles();
-  try {
-    const Run run(read_cases(argv[2], argc > 3 ? argv[3] : ""), argc > 4 ? std::atoi(argv[4]) : 1);
-    run_all(argv[1], run);
-    std::printf("%s: %zu schedules on %d ranks\n", argv[1], run.cases.size(), run.world.size);
-  } catch (const std::exception& error) {
-    give_up(error.what());
-  }
-  return 0;
+  return run_cases(argc, argv, [](const std::string& mode, std::vector<Case> cases, int repeats) {
+    run_all(mode, Run(std::move(cases), repeats));
+  });
 }

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "base/environment.h"
 #include "check.h"
@@ -61,6 +63,25 @@ int64_t total(const Layout& layout) { return std::accumulate(layout.length.begin
 void use_small_tiles() {
   setenv("PYCOLLECTIVE_TILE", "256", 0);
   setenv("PYCOLLECTIVE_STAGED_TILE", "128", 0);
+}
+
+void give_up(const std::string& what) {
+  std::fprintf(stderr, "%s\n", what.c_str());
+  std::fflush(stderr);
+  std::_Exit(1);
+}
+
+int run_cases(int argc, char** argv, const RunCases& run) {
+  if (argc < 3) give_up("MODE SCHEDULES [ONLY [REPEATS]]");
+  use_small_tiles();
+  try {
+    auto cases = read_cases(argv[2], argc > 3 ? argv[3] : "");
+    std::printf("%s: %zu schedules on %d ranks\n", argv[1], cases.size(), cases[0].size);
+    run(argv[1], std::move(cases), argc > 4 ? std::atoi(argv[4]) : 1);
+  } catch (const std::exception& error) {
+    give_up(error.what());
+  }
+  return 0;
 }
 
 std::vector<CallPlan> calls_of(const Case& c, uint32_t first) {

@@ -1,6 +1,7 @@
 // One rank driven by a thread: its team, its arrays, and calls with known results.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,6 +39,26 @@ struct World {
   static constexpr int64_t kScratch = 1 << 16;
   static constexpr int64_t kSlots = 6;  // pairs of arrays of each rank; successive calls use different ones
 };
+
+// Ends the process, with exit code 1.
+[[noreturn]] void give_up(const std::string& what);
+
+// main() of a program `PROGRAM MODE SCHEDULES [ONLY [REPEATS]]`: run(mode, cases, repeats).
+using RunCases = std::function<void(const std::string& mode, std::vector<Case> cases, int repeats)>;
+int run_cases(int argc, char** argv, const RunCases& run);
+
+// Calls body(calls of one case) for every case and repeat, the same on all ranks.
+template <class Body>
+void for_each_case(const std::vector<Case>& cases, int repeats, const Body& body) {
+  uint32_t number = 0;
+  for (int i = 0; i < repeats; ++i) {
+    for (const Case& c : cases) {
+      const auto calls = calls_of(c, number);
+      number += static_cast<uint32_t>(calls.size());
+      body(calls);
+    }
+  }
+}
 
 // Bytes of an array that is large enough for all cases.
 int64_t array_bytes_for(const std::vector<Case>& cases);
