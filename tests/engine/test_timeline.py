@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from processes import IMPORTABLE, run
 
-from engine.operations import every_engine, on_engines, until
+from engine.operations import every_engine, on_engines, ones, until
 from engine.trace import SCHEMA, Trace, read
 from engine.two_hosts import on_two_hosts
 from launch import launch
@@ -186,34 +186,14 @@ def _events_so_far(path: Path) -> list[dict[str, Any]]:
     return list(events)
 
 
-def test_engines_of_one_process_do_not_share_a_file(tmp_path: Path) -> None:
-    """For example those of process sets, whose timelines HOROVOD_TIMELINE starts as well."""
-    path = tmp_path / "timeline.json"
-
-    def body(engine: Engine) -> None:
-        other = Engine(engine.comm)
-        engine.start_timeline(path)
-        other.start_timeline(path)
-        other.run([Item("allreduce", "second", np.ones(3))])
-        engine.run([Item("allreduce", "first", np.ones(3))])
-        other.close()
-        engine.stop_timeline()
-
-    on_engines(2, body)
-    (other,) = set(tmp_path.iterdir()) - {path}
-    for file, name in ((path, "first"), (other, "second")):
-        names = {s.args["operation"] for s in read(file).slices if s.name == "ALLREDUCE"}
-        assert names == {name}
-
-
-def test_links_at_names_that_are_not_the_users_are_not_followed(tmp_path: Path) -> None:
-    """In a folder that others may write to, root's job would overwrite root's files."""
+def test_engines_of_one_process_do_not_share_a_file_and_follow_no_links(tmp_path: Path) -> None:
+    """HOROVOD_TIMELINE starts those of process sets, too. In a folder of others, a link may lead to root's files."""
     path, victim = tmp_path / "timeline.json", tmp_path / "victim"
     victim.write_text("root's")
     for name in ("timeline.json.rank0", "timeline.json.rank1", "timeline.json.complete"):
         (tmp_path / name).symlink_to(victim)
 
-    def body(engine: Engine) -> None:
+    def body(engine: Engine) -> Path:
         other = Engine(engine.comm)
         engine.start_timeline(path)
         derived = _unused(path, other.comm.name)
@@ -221,15 +201,20 @@ def test_links_at_names_that_are_not_the_users_are_not_followed(tmp_path: Path) 
             derived.symlink_to(victim)
         engine.comm.barrier()
         other.start_timeline(path)
-        steps(engine, 1)
-        for each in (other, engine):
-            each.stop_timeline()
+        other.run([ones("second")])
+        engine.run([ones("first")])
+        other.close()
+        engine.stop_timeline()
         engine.comm.barrier()
-        assert derived.exists() and not derived.is_symlink()
+        return derived
 
-    on_engines(2, body)
+    derived, _ = on_engines(2, body)
+    for file, operation in ((path, "first"), (derived, "second")):
+        assert not file.is_symlink()
+        trace = read(file)
+        assert trace.processes == {0: "rank 0", 1: "rank 1"}
+        assert {s.args["operation"] for s in trace.slices if s.name == "ALLREDUCE"} == {operation}
     assert victim.read_text() == "root's"
-    assert read(path).processes == {0: "rank 0", 1: "rank 1"}
 
 
 @every_engine(2)

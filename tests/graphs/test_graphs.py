@@ -111,6 +111,15 @@ def test_the_spectral_gaps_that_are_known():
     assert graphs.from_networkx(neighbours_of([0, 1, 2, 3], [(0, 1), (2, 3)])).spectral_gap(4) == pytest.approx(0)
 
 
+def test_the_mean_contraction_of_random_pairs_is_that_of_all_matchings():
+    """The expectation over many matchings approaches the closed form, which holds for every x."""
+    for n in (5, 6):
+        graph = graphs.random_pairs(seed=2)
+        mean = sum(graph.matrix(n, step) for step in range(4000)) / 4000
+        second = np.sort(np.linalg.eigvalsh(mean))[-2]
+        assert second == pytest.approx(0.5 if n % 2 else (n - 2) / (2 * (n - 1)), abs=0.02)
+
+
 def test_metropolis_hastings_weights_of_any_graph():
     path = graphs.from_networkx(neighbours_of(["a", "b", "c"], [("a", "b"), ("b", "c"), ("c", "c")]))
     assert path(0, 3) == {0: pytest.approx(2 / 3), 1: 1 / 3}

@@ -23,14 +23,15 @@ template <class T> struct Type {};
 // Calls body(Type<T>, op, kernel, what) for every ordered element type and operator, with each instruction set.
 template <class Body>
 void for_each_kernel(const Body& body) {
-  for (const InstructionSet& set : instruction_sets())
+  for (const InstructionSet& set : instruction_sets()) {
     for (const Operator op : operators()) {
-#define PC_CASE(name, T, kind)               \
-  if constexpr (Kind::kind != Kind::complex) \
-    body(Type<T>{}, op, set.kernel_for(Dtype::name, op), text(set.name, " ", name_of(op), " ", #name));
+      const std::string what = text(set.name, " ", name_of(op), " ");
+#define PC_CASE(name, T, kind) \
+  if constexpr (Kind::kind != Kind::complex) body(Type<T>{}, op, set.kernel_for(Dtype::name, op), what + #name);
       PC_DTYPES(PC_CASE)
 #undef PC_CASE
     }
+  }
 }
 
 // Calls body(Type<T>, sum's kernel, what) for every small format of floating point, with each instruction set.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from calls import every_rank
@@ -53,6 +55,18 @@ def test_steps_are_those_of_the_formula(comm, setting, order):
         sgd.step(arrays(1, t, comm.rank))
     want = reference(graph, comm.size, 5, order, **SETTINGS[setting])
     np.testing.assert_allclose(flat(params), want[comm.rank], rtol=1e-12, atol=1e-13)
+
+
+@every_rank(3)
+def test_the_consensus_distance_is_that_of_the_definition(comm):
+    x = np.random.default_rng(3).normal(size=(3, 10))
+    params = {"a": x[comm.rank, :4].reshape(2, 2), "b": x[comm.rank, 4:].astype(np.float32), "c": np.zeros((0, 2))}
+    found = consensus_distance(comm, params)
+    rounded = np.concatenate([x[:, :4], x[:, 4:].astype(np.float32)], axis=1)
+    expected = math.sqrt(np.mean([np.sum((row - rounded.mean(0)) ** 2) for row in rounded]))
+    assert found == pytest.approx(expected, rel=1e-14)
+    assert comm.allgather_object(found) == [found] * 3
+    assert consensus_distance(comm, [np.ones(3)]) == 0
 
 
 @every_rank(4)

@@ -20,9 +20,9 @@ SETTINGS = {
 }
 
 
-def arrays(*seed, shapes=SHAPES, dtype=np.float64):
+def arrays(*seed, dtype=np.float64):
     rng = np.random.default_rng(seed)
-    return {name: np.asarray(rng.normal(size=shape), dtype) for name, shape in shapes.items()}
+    return {name: np.asarray(rng.normal(size=shape), dtype) for name, shape in SHAPES.items()}
 
 
 def same(got, want):
