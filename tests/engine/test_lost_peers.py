@@ -25,7 +25,7 @@ def waits_and_loses(comm: Communicator, link: Connection, victim: int, how: str)
     for turn in range(3):
         assert engine.run([ones(f"fine {turn}")])[0][0] == engine.size
     calls: list[str] = []
-    works = engine.submit([ones("a"), ones("b", 100_000)]) if how == "away" and engine.rank != victim else []
+    works = engine.submit([ones("a", 1000), ones("b", 100_000)]) if how == "away" and engine.rank != victim else []
     for work in works:
         work.when_done(lambda: calls.append("called"))
     link.send("ready")
@@ -34,7 +34,7 @@ def waits_and_loses(comm: Communicator, link: Connection, victim: int, how: str)
     if how == "busy":  # the victim dies at any point during its work
         with pytest.raises(PeerLostError) as caught:
             for turn in range(1_000_000):
-                engine.run([ones(f"{turn % 5}", 1000)])
+                engine.submit([ones(f"{turn % 5}", 1000)])[0].wait(SECONDS)
         assert caught.value.rank == victim
     for work in works:
         with pytest.raises(PeerLostError) as caught:
@@ -42,7 +42,7 @@ def waits_and_loses(comm: Communicator, link: Connection, victim: int, how: str)
         assert caught.value.rank == victim
         assert work.test()
     with pytest.raises(PeerLostError):
-        engine.run([ones("later")])
+        engine.submit([ones("later")])[0].wait(SECONDS)
     with pytest.raises(PeerLostError):
         engine.join()
     until(lambda: len(calls) == len(works))
