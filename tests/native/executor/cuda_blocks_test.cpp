@@ -267,7 +267,7 @@ int main(int argc, char** argv) {
     const bool packets = mode == "packets";
     if (packets)
       std::erase_if(cases, [](const Case& c) {
-        return c.placement != 0 || c.row().is_message() || c.row().prefix != Prefix::none;
+        return c.placement != 0 || c.row().is_message() || c.row().prefix != pc::Prefix::none;
       });
     run_all(Run(std::move(cases), repeats), packets);
   });
