@@ -135,10 +135,6 @@ def on_each_rank(n: int = 0, hosts: Sequence[int] = ()) -> Callable[[Callable[..
     return decorate
 
 
-def on_every(run: Callable[[Callable[[Any], Any]], object]) -> Any:
-    """A decorator of a test: `run` calls it with its first argument, on every rank; pytest gives the others."""
-
-
 def on_every(n: int | None, run: Callable[[int, Callable[[Any], Any]], object]) -> Any:
     """A decorator of a test: `run` calls it on each of n ranks, with its first argument; pytest gives the others.
 
