@@ -6,6 +6,8 @@ in rank order.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import processes
+import pytest
 from speed import deadline
 
 SECONDS = deadline(20.0)
@@ -105,7 +108,7 @@ def _enter(
 
         standin.install(everything=True, eager=True)
     begin_anew()
-    body = processes._load(*place)
+    body = inspect.unwrap(processes._load(*place))
     dist.init_process_group(
         "pycollective",
         init_method=f"file://{Path(folder, 'store')}",
@@ -186,3 +189,18 @@ def reduce_scatter_single(out: Any, x: Any, **options: Any) -> Any:
     import torch.distributed as dist
 
     return getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)(out, x, **options)
+
+
+def on_ranks(*sizes: int, gloo: bool = False, **options: Any) -> Callable[[Callable[[World], Any]], Any]:
+    """Makes a body the test that runs it on so many processes, once for each number; options: as for `run`."""
+
+    def decorated(body: Callable[[World], Any]) -> Any:
+        @pytest.mark.parametrize("n", sizes)
+        @functools.wraps(body)
+        def test(n: int) -> None:
+            run(n, body, gloo=gloo, **options)
+
+        test.__signature__ = inspect.Signature([inspect.Parameter("n", inspect.Parameter.POSITIONAL_OR_KEYWORD)])
+        return test
+
+    return decorated

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from c10d import World, all_gather_single, run
+from c10d import World, all_gather_single, on_ranks, run
 
 torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
@@ -17,12 +17,8 @@ import torch.distributed as dist  # noqa: E402
 pytestmark = pytest.mark.torch
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_work(n: int) -> None:
-    run(n, _work, gloo=False)
-
-
-def _work(world: World) -> None:
+@on_ranks(1, 2, 3, 4)
+def test_work(world: World) -> None:
     x = torch.full((1000,), float(world.rank))
     total = sum(range(world.size))
     work = dist.all_reduce(x, async_op=True)
@@ -42,11 +38,8 @@ def _work(world: World) -> None:
     assert torch.equal(flipped, world.size * torch.arange(6.0).reshape(2, 3).t())
 
 
-def test_a_call_that_is_late_can_be_waited_for_again() -> None:
-    run(2, _late, gloo=False)
-
-
-def _late(world: World) -> None:
+@on_ranks(2)
+def test_a_call_that_is_late_can_be_waited_for_again(world: World) -> None:
     x = torch.ones(10)
     if world.rank == 0:
         work = dist.all_reduce(x, async_op=True)
@@ -63,11 +56,8 @@ def _late(world: World) -> None:
     assert x[0] == 2
 
 
-def test_late_calls_of_a_group_can_be_waited_for_again() -> None:
-    run(2, _late_together, gloo=False)
-
-
-def _late_together(world: World) -> None:
+@on_ranks(2)
+def test_late_calls_of_a_group_can_be_waited_for_again(world: World) -> None:
     outs = [torch.zeros(4, dtype=torch.int64) for _ in range(3)]
     if world.rank == 1:
         world.ours.get_group_store().wait(["go"])
@@ -104,12 +94,8 @@ def _own_timeout(world: World, later: bool) -> None:
     world.ours.get_group_store().wait(["late"])
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_ranks_may_differ_in_what_they_wait_for(n: int) -> None:
-    run(n, _mixed, gloo=False)
-
-
-def _mixed(world: World) -> None:
+@on_ranks(2, 3)
+def test_ranks_may_differ_in_what_they_wait_for(world: World) -> None:
     """Calls that are asynchronous on one rank and not on another; several in progress; no call overtakes another."""
     x, works = torch.ones(20_000), []
     for i in range(12):
@@ -127,12 +113,8 @@ def _mixed(world: World) -> None:
             works = []
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_futures(n: int) -> None:
-    run(n, _futures, gloo=False)
-
-
-def _futures(world: World) -> None:
+@on_ranks(1, 2, 3)
+def test_futures(world: World) -> None:
     n = world.size
     x = torch.ones(5)
     future = dist.all_reduce(x, async_op=True).get_future()
@@ -156,13 +138,9 @@ def _sync(opts: Any) -> Any:
     return opts
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_callbacks_may_call(n: int) -> None:
+@on_ranks(2, 3, 4)
+def test_callbacks_may_call(world: World) -> None:
     """On every rank at another time, while the ranks' main programs continue: still all calls match."""
-    run(n, _callbacks, gloo=False)
-
-
-def _callbacks(world: World) -> None:
     n, chains = world.size, []
     for i in range(10):
         x = torch.full((50,), float(i))
@@ -194,12 +172,8 @@ def _callbacks(world: World) -> None:
         assert chain.wait().tolist() == [2.0 * (i * n + 1) * n * n] * 50
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_through_the_engine(n: int) -> None:
-    run(n, _engine)
-
-
-def _engine(world: World) -> None:
+@on_ranks(1, 2, 3, gloo=True)
+def test_through_the_engine(world: World) -> None:
     from pycollective.torch.distributed import Options
 
     group = dist.new_group(backend="pycollective", pg_options=Options(engine=True))
@@ -254,11 +228,8 @@ def _topology(world: World, topology: str) -> None:
     dist.all_to_all_single(outs, outs.clone(), group=group)
 
 
-def test_unknown_options() -> None:
-    run(1, _options, gloo=False)
-
-
-def _options(world: World) -> None:
+@on_ranks(1)
+def test_unknown_options(world: World) -> None:
     from pycollective.torch.distributed import Options
 
     with pytest.raises(ValueError, match="did you mean ring"):
@@ -297,11 +268,8 @@ def _in_order(world: World, engine: bool) -> None:
         assert [t.unique().tolist() for t in (x, y, z)] == [[162.0], [54.0], [162.0]]
 
 
-def test_tensors_of_calls_that_nobody_waits_for_are_released() -> None:
-    run(2, _unawaited, gloo=False)
-
-
-def _unawaited(world: World) -> None:
+@on_ranks(2)
+def test_tensors_of_calls_that_nobody_waits_for_are_released(world: World) -> None:
     first = torch.ones(8)
     alive = weakref.ref(first)
     dist.all_reduce(first, async_op=True)
@@ -314,11 +282,8 @@ def _unawaited(world: World) -> None:
     assert (last == 1).all() and alive() is None
 
 
-def test_tensors_of_calls_that_were_waited_for_are_released() -> None:
-    run(2, _waited_for, gloo=False)
-
-
-def _waited_for(world: World) -> None:
+@on_ranks(2)
+def test_tensors_of_calls_that_were_waited_for_are_released(world: World) -> None:
     alive = []
     for i in range(6):
         x, outs = torch.ones(4), [torch.ones(4) for _ in range(world.size)]
@@ -330,11 +295,8 @@ def _waited_for(world: World) -> None:
     assert sum(each() is not None for each in alive) <= 2  # of the newest calls
 
 
-def test_pending_calls_complete_when_the_group_is_destroyed() -> None:
-    run(2, _destroyed, gloo=False)
-
-
-def _destroyed(world: World) -> None:
+@on_ranks(2)
+def test_pending_calls_complete_when_the_group_is_destroyed(world: World) -> None:
     group = dist.new_group()
     x, y = torch.ones(100_000), torch.empty(100_000)
     works = [dist.all_reduce(x, group=group, async_op=True)]
@@ -349,12 +311,9 @@ def _destroyed(world: World) -> None:
         group.alltoall_base(y, x, [], []).wait()
 
 
-def test_inference_mode() -> None:
+@on_ranks(2)
+def test_inference_mode(world: World) -> None:
     """Results of calls made in it are stored by other threads, too."""
-    run(2, _inference, gloo=False)
-
-
-def _inference(world: World) -> None:
     right = [[1.0, 1.0], [2.0, 2.0]]
     mine = torch.full((2,), world.rank + 1.0)
     for later in ("future", "work", "callback"):
@@ -377,12 +336,10 @@ def _inference(world: World) -> None:
         assert [x.tolist() for x in parts] == right and [x.tolist() for x in swapped] == right
 
 
-def test_what_the_system_refuses_has_not_begun() -> None:
+@on_ranks(2)
+def test_what_the_system_refuses_has_not_begun(world: World) -> None:
     """Calls that raised because no thread could be started would otherwise run later."""
-    run(2, _refused, gloo=False)
 
-
-def _refused(world: World) -> None:
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

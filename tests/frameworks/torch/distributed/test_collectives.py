@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from c10d import World, all_gather_single, everybodys, reduce_scatter_single, run, same, values
+from c10d import World, all_gather_single, everybodys, on_ranks, reduce_scatter_single, same, values
 
 torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
@@ -17,12 +17,8 @@ INTEGERS = ["int8", "int16", "int32", "int64", "uint8"]
 GLOO_LACKS = {"int16"}
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_reductions(n: int) -> None:
-    run(n, _reductions)
-
-
-def _reductions(world: World) -> None:
+@on_ranks(1, 2, 3, 4, gloo=True)
+def test_reductions(world: World) -> None:
     ops = dist.ReduceOp
     for dtype in (*INTEGERS, "float16", "bfloat16", "float32", "float64"):
         named = [ops.SUM, ops.PRODUCT, ops.MIN, ops.MAX] + [ops.BAND, ops.BOR, ops.BXOR] * (dtype in INTEGERS)
@@ -43,12 +39,8 @@ def reduced(world: World, dtype: str, shape: tuple[int, ...], op: Any) -> Any:
     return x
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_averages_scaled_sums_and_complex_numbers(n: int) -> None:
-    run(n, _averaged, gloo=False)
-
-
-def _averaged(world: World) -> None:
+@on_ranks(1, 2, 3, 4)
+def test_averages_scaled_sums_and_complex_numbers(world: World) -> None:
     for dtype in ("float16", "bfloat16", "float32", "float64", "complex64", "complex128"):
         total = sum(x.to(torch.complex128) for x in everybodys(world, dtype, 6))
         x = reduced(world, dtype, (6,), dist.ReduceOp.AVG)
@@ -66,22 +58,15 @@ def _averaged(world: World) -> None:
     same(conjugate.resolve_conj(), sum(x.conj().resolve_conj() for x in everybodys(world, "complex64", 4)))
 
 
-def test_averages_of_whole_numbers_are_rounded_toward_zero() -> None:
-    run(2, _averages, gloo=False)
-
-
-def _averages(world: World) -> None:
+@on_ranks(2)
+def test_averages_of_whole_numbers_are_rounded_toward_zero(world: World) -> None:
     x = torch.tensor([-3 * world.rank, 3 * world.rank, 4, world.rank], dtype=torch.int32)
     dist.all_reduce(x, dist.ReduceOp.AVG)
     assert x.tolist() == [-1, 1, 4, 0]
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_moving_data(n: int) -> None:
-    run(n, _moving, gloo=False)
-
-
-def _moving(world: World) -> None:
+@on_ranks(1, 2, 3, 4)
+def test_moving_data(world: World) -> None:
     """Also types that Gloo does not support: all are moved unchanged."""
     n, root = world.size, world.size - 1
     small = ["bool", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "uint16"]
@@ -103,12 +88,8 @@ def _moving(world: World) -> None:
             same(x, all_of_them[root], "broadcast", dtype, shape)
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_one_tensor_forms(n: int) -> None:
-    run(n, _one_tensor_forms)
-
-
-def _one_tensor_forms(world: World) -> None:
+@on_ranks(1, 2, 3, 4, gloo=True)
+def test_one_tensor_forms(world: World) -> None:
     n = world.size
     for dtype, shape in itertools.product(["float32", "bfloat16", "int64", "complex64"], [(2, 3), (4,)]):
         x = values(world, dtype, *shape)
@@ -128,12 +109,8 @@ def _one_tensor_forms(world: World) -> None:
     same(*outs.values())
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_parts_of_different_size(n: int) -> None:
-    run(n, _uneven, gloo=False)
-
-
-def _uneven(world: World) -> None:
+@on_ranks(1, 2, 3, 4)
+def test_parts_of_different_size(world: World) -> None:
     n, rank = world.size, world.rank
     outs = [torch.empty(r + 1, 2) for r in range(n)]
     dist.all_gather(outs, torch.full((rank + 1, 2), float(rank)))
@@ -159,12 +136,8 @@ def _uneven(world: World) -> None:
     dist.all_to_all_single(nothing, torch.empty(0), [0] * n, [0] * n)
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_exchange_of_equal_parts(n: int) -> None:
-    run(n, _equal_parts)
-
-
-def _equal_parts(world: World) -> None:
+@on_ranks(1, 2, 3, 4, gloo=True)
+def test_exchange_of_equal_parts(world: World) -> None:
     for dtype in ("float32", "int64", "bfloat16", "complex64"):
         x = values(world, dtype, 2 * world.size, 3)
         out, right = torch.empty_like(x), []

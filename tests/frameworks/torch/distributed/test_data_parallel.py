@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from c10d import World, run
+from c10d import World, on_ranks, run
 
 torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
@@ -52,11 +52,8 @@ def _data_parallel(world: World) -> None:
     assert torch.equal(plain(world, engine), plain(world, world.ours))  # fusion changes no bits
 
 
-def test_compiled() -> None:
-    run(2, _compiled)
-
-
-def _compiled(world: World) -> None:
+@on_ranks(2, gloo=True)
+def test_compiled(world: World) -> None:
     def compiled(world: World, group: Any) -> Any:
         model = DistributedDataParallel(network(), process_group=group)
         return flat(train(world.rank, torch.compile(model, backend="eager"), steps=2))

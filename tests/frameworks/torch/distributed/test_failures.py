@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from c10d import World, job, run
+from c10d import World, job, on_ranks, run
 
 import pycollective
 
@@ -142,12 +142,9 @@ def _backward(world: World, steps: int) -> None:
             model(torch.ones(2, 4)).sum().backward()
 
 
-def test_errors_at_the_nth_step_of_training() -> None:
+@on_ranks(2)
+def test_errors_at_the_nth_step_of_training(world: World) -> None:
     """Readers in C++ (DistributedDataParallel, with and without hooks) and in Python get the error's text."""
-    run(2, _nth_step, gloo=False)
-
-
-def _nth_step(world: World) -> None:
     hooked = [_ddp(hook) for hook in (None, hooks.allreduce_hook, hooks.fp16_compress_hook)]
     ways = [*hooked, _ddp_powersgd, _sharded, _functional]
     cases = [(way, n) for i, way in enumerate(ways) for n in range(1 + i % 2, 7, 2)]

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from c10d import World, all_gather_single, everybodys, reduce_scatter_single, run, same, values
+from c10d import World, all_gather_single, everybodys, on_ranks, reduce_scatter_single, same, values
 
 torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
@@ -15,12 +15,8 @@ pytestmark = pytest.mark.torch
 SIZES = [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_tensors_that_are_not_contiguous(n: int) -> None:
-    run(n, _strided, gloo=False)
-
-
-def _strided(world: World) -> None:
+@on_ranks(1, 2, 3, 4)
+def test_tensors_that_are_not_contiguous(world: World) -> None:
     n, root = world.size, world.size - 1
 
     def views(rank: int) -> list[Any]:
@@ -50,11 +46,8 @@ def _strided(world: World) -> None:
         assert torch.equal(x, right if world.rank == root else views(world.rank)[i])
 
 
-def test_strides_of_axes_without_a_second_element() -> None:
-    run(2, _short_axes, gloo=False)
-
-
-def _short_axes(world: World) -> None:
+@on_ranks(2)
+def test_strides_of_axes_without_a_second_element(world: World) -> None:
     for dtype in (torch.complex64, torch.float32, torch.uint16):  # some are moved as bytes
         base = torch.full((3, 2), world.rank).to(dtype)
         for x in (base[:1, 0], base[:0, 0], base[:1, 1].unsqueeze(0)):
@@ -65,12 +58,8 @@ def _short_axes(world: World) -> None:
             assert x.tolist() == outs[1].tolist()
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_sparse_tensors(n: int) -> None:
-    run(n, _sparse)
-
-
-def _sparse(world: World) -> None:
+@on_ranks(1, 2, 3, 4, gloo=True)
+def test_sparse_tensors(world: World) -> None:
     def mine(entries: int) -> Any:
         at = torch.randint(0, 9, (1, entries), generator=torch.Generator().manual_seed(world.rank))
         return torch.sparse_coo_tensor(at, torch.ones(entries, 2) + world.rank, (9, 2), check_invariants=False)
@@ -91,12 +80,8 @@ def _sparse(world: World) -> None:
         dist.all_reduce(mine(2), dist.ReduceOp.MAX)
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_objects(n: int) -> None:
-    run(n, _objects, gloo=False)
-
-
-def _objects(world: World) -> None:
+@on_ranks(1, 2, 3, 4)
+def test_objects(world: World) -> None:
     n, rank, root = world.size, world.rank, world.size - 1
     mine = {"rank": rank, "text": "x" * (10 * rank)}
     right = [{"rank": r, "text": "x" * (10 * r)} for r in range(n)]
@@ -121,12 +106,8 @@ def _objects(world: World) -> None:
             assert objects == [right[0], "hello"]
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_coalesced(n: int) -> None:
-    run(n, _coalesced)
-
-
-def _coalesced(world: World) -> None:
+@on_ranks(1, 2, 3, 4, gloo=True)
+def test_coalesced(world: World) -> None:
     n = world.size
     for later in (False, True):
         xs = [values(world, "float32", 3, i + 1) for i in range(5)]  # small, of another type, strided, long
@@ -159,11 +140,8 @@ def _coalesced(world: World) -> None:
             same(part, n * everybodys(world, "int64", i + 1)[world.rank])
 
 
-def test_wrong_arguments_are_refused_before_anything_is_sent() -> None:
-    run(2, _wrong, gloo=False)
-
-
-def _wrong(world: World) -> None:
+@on_ranks(2)
+def test_wrong_arguments_are_refused_before_anything_is_sent(world: World) -> None:
     x = torch.ones(4)
     refused = [
         (TypeError, "layout", lambda: dist.broadcast(torch.eye(2).to_sparse(), 0)),
@@ -193,12 +171,8 @@ def _with(op: Any) -> Any:
     return opts
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_parameters_and_other_tensors_with_gradients(n: int) -> None:
-    run(n, _parameters, gloo=False)
-
-
-def _parameters(world: World) -> None:
+@on_ranks(2, 3)
+def test_parameters_and_other_tensors_with_gradients(world: World) -> None:
     p = torch.nn.Parameter(torch.full((3,), float(world.rank)))
     dist.broadcast(p, world.size - 1)
     assert p.tolist() == [world.size - 1.0] * 3 and p.requires_grad and p.is_leaf
@@ -210,13 +184,9 @@ def _parameters(world: World) -> None:
     storage.resize_(12)
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_in_place(n: int) -> None:
+@on_ranks(1, 2, 3, 4)
+def test_in_place(world: World) -> None:
     """The input is a part of the output, or the reverse, as in FSDP."""
-    run(n, _in_place, gloo=False)
-
-
-def _in_place(world: World) -> None:
     n, rank = world.size, world.rank
     for later in (False, True):
         for length in (3, 200_000):
@@ -237,11 +207,8 @@ def _in_place(world: World) -> None:
             assert torch.equal(whole[rank], right)
 
 
-def test_shorter_forms_of_the_groups_methods() -> None:
-    run(2, _shorter, gloo=False)
-
-
-def _shorter(world: World) -> None:
+@on_ranks(2)
+def test_shorter_forms_of_the_groups_methods(world: World) -> None:
     """What torch's own groups accept besides an options object."""
     group, op = world.ours, dist.ReduceOp.MAX
     x = torch.full((4,), float(world.rank))
@@ -263,11 +230,8 @@ def _shorter(world: World) -> None:
     group.barrier(timedelta(seconds=9)).wait()
 
 
-def test_profiler() -> None:
-    run(1, _profiled, gloo=False)
-
-
-def _profiled(world: World) -> None:
+@on_ranks(1)
+def test_profiler(world: World) -> None:
     from pycollective.torch.distributed import Options
 
     x = torch.ones(3)
@@ -285,12 +249,8 @@ def _profiled(world: World) -> None:
     ]
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_the_latency_path_and_what_it_leaves_to_the_general_one(n: int) -> None:
-    run(n, _plain, gloo=False)
-
-
-def _plain(world: World) -> None:
+@on_ranks(2, 3)
+def test_the_latency_path_and_what_it_leaves_to_the_general_one(world: World) -> None:
     n, r = world.size, world.rank
     total = sum(range(1, n + 1))
     group = world.ours

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from c10d import World, job, run
+from c10d import World, job, on_ranks, run
 
 import pycollective
 
@@ -20,12 +20,8 @@ from torch._C import _distributed_c10d as c10d  # noqa: E402
 pytestmark = pytest.mark.torch
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_every_subset(n: int) -> None:
-    run(n, _subsets, gloo=False)
-
-
-def _subsets(world: World) -> None:
+@on_ranks(1, 2, 3, 4)
+def test_every_subset(world: World) -> None:
     """All groups of all sizes, in both orders of ranks, alive at the same time and used in turn."""
     ranks = range(world.size)
     members = [list(some) for k in ranks for some in itertools.combinations(ranks, k + 1)]
@@ -53,12 +49,8 @@ def _subsets(world: World) -> None:
                 assert dist.get_group_rank(group, world.rank) == me
 
 
-@pytest.mark.parametrize("n", [2, 4])
-def test_what_torch_asks(n: int) -> None:
-    run(n, _asked, gloo=False)
-
-
-def _asked(world: World) -> None:
+@on_ranks(2, 4)
+def test_what_torch_asks(world: World) -> None:
     assert dist.Backend.backend_capability["pycollective"] == ["cpu", "cuda"]
     group = dist.new_group(list(range(world.size - 1, -1, -1)), group_desc="backwards")
     for one in (world.ours, group):
@@ -122,11 +114,8 @@ def _come_and_go(world: World, engine: bool) -> None:
         dist.destroy_process_group()
 
 
-def test_two_dimensions_of_ranks() -> None:
-    run(4, _mesh, gloo=False)
-
-
-def _mesh(world: World) -> None:
+@on_ranks(4)
+def test_two_dimensions_of_ranks(world: World) -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
@@ -141,12 +130,9 @@ def _mesh(world: World) -> None:
     assert y == 4
 
 
-def test_a_backend_by_device() -> None:
+@on_ranks(2)
+def test_a_backend_by_device(world: World) -> None:
     """Other arguments that torch accepts."""
-    run(2, _by_device, gloo=False)
-
-
-def _by_device(world: World) -> None:
     group = dist.new_group(backend="cpu:pycollective")
     x = torch.ones(2)
     dist.all_reduce(x, group=group)
@@ -155,11 +141,8 @@ def _by_device(world: World) -> None:
 
 
 @pytest.mark.skipif(not hasattr(c10d, "FlightRecorderHook"), reason="needs torch 2.15, where backends can be in Python")
-def test_another_backend_for_other_devices() -> None:
-    run(2, _mixed, gloo=False)
-
-
-def _mixed(world: World) -> None:
+@on_ranks(2)
+def test_another_backend_for_other_devices(world: World) -> None:
     n, rank = world.size, world.rank
     group = dist.new_group(backend="cpu:pycollective,cuda:gloo")
     assert type(group) is dist.ProcessGroup
@@ -236,12 +219,9 @@ def _barriers(world: World) -> None:
         dist.barrier()
 
 
-def test_a_forked_child_does_not_end_its_parents_groups() -> None:
+@on_ranks(2)
+def test_a_forked_child_does_not_end_its_parents_groups(world: World) -> None:
     """DataLoader's workers are such children."""
-    run(2, _forks, gloo=False)
-
-
-def _forks(world: World) -> None:
     import gc
     import multiprocessing
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from c10d import World, job, run
+from c10d import World, job, on_ranks
 from speed import deadline
 
 import pycollective
@@ -24,12 +24,8 @@ def message(source: int, dest: int, tag: int, size: int = 10) -> Any:
     return torch.full((size,), 10_000.0 * source + 100 * dest + tag)
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_a_ring_of_every_type(n: int) -> None:
-    run(n, _ring)
-
-
-def _ring(world: World) -> None:
+@on_ranks(2, 3, 4, gloo=True)
+def test_a_ring_of_every_type(world: World) -> None:
     to, source = (world.rank + 1) % world.size, (world.rank - 1) % world.size
     for dtype in (torch.float32, torch.bfloat16, torch.bool, torch.complex64, torch.float8_e4m3fnuz, torch.int16):
         for shape in [(3, 4), (), (0,), (100_000,)]:
@@ -47,11 +43,8 @@ def _ring(world: World) -> None:
     assert torch.equal(out, x - world.rank + source)
 
 
-def test_what_the_core_reads_by_itself_and_what_it_leaves_to_the_general_path() -> None:
-    run(2, _forms, gloo=False)
-
-
-def _forms(world: World) -> None:
+@on_ranks(2)
+def test_what_the_core_reads_by_itself_and_what_it_leaves_to_the_general_path(world: World) -> None:
     """Every form of a tensor is received in every other."""
     base = torch.arange(6.0).reshape(2, 3) - 2
 
@@ -99,12 +92,8 @@ def _forms(world: World) -> None:
             call([torch.ones(3).to_sparse()], other, 0)
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_tags_in_any_order(n: int) -> None:
-    run(n, _tags, gloo=False)
-
-
-def _tags(world: World) -> None:
+@on_ranks(2, 3, 4)
+def test_tags_in_any_order(world: World) -> None:
     """All ranks send to all, including themselves, messages of several tags and sizes; received in a random order."""
     shuffled = random.Random(world.rank)
     all_ranks = range(world.size)
@@ -129,12 +118,8 @@ def _tags(world: World) -> None:
     assert torch.equal(early, message(1, 1, 1, 3))
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_from_the_first_sender(n: int) -> None:
-    run(n, _anybody, gloo=False)
-
-
-def _anybody(world: World) -> None:
+@on_ranks(2, 3, 4)
+def test_from_the_first_sender(world: World) -> None:
     rounds = 20
     if world.rank:
         for i in range(rounds):
@@ -158,11 +143,8 @@ def _anybody(world: World) -> None:
         assert torch.equal(out, message(work.source_rank(), 0, 0))
 
 
-def test_a_receive_progresses_without_a_wait() -> None:
-    run(2, _background, gloo=False)
-
-
-def _background(world: World) -> None:
+@on_ranks(2)
+def test_a_receive_progresses_without_a_wait(world: World) -> None:
     """Rank 1 enters a collective before it waits; rank 0's long messages must be sent all the same."""
     n, long = 6, 300_000
     if world.rank == 0:
@@ -178,11 +160,8 @@ def _background(world: World) -> None:
         assert torch.equal(out, message(0, 1, i, long))
 
 
-def test_more_messages_than_there_is_room_to_announce() -> None:
-    run(3, _many, gloo=False)
-
-
-def _many(world: World) -> None:
+@on_ranks(3)
+def test_more_messages_than_there_is_room_to_announce(world: World) -> None:
     others = [rank for rank in range(world.size) if rank != world.rank]
     tag_and_size = [(i % 3, 1 + i % 11) for i in range(500)]
     sent = [message(world.rank, dest, i, size) for i, (_, size) in enumerate(tag_and_size) for dest in others]
@@ -197,12 +176,8 @@ def _many(world: World) -> None:
         work.wait()
 
 
-@pytest.mark.parametrize("n", [2, 4])
-def test_batches(n: int) -> None:
-    run(n, _batch)
-
-
-def _batch(world: World) -> None:
+@on_ranks(2, 4, gloo=True)
+def test_batches(world: World) -> None:
     to, source = (world.rank + 1) % world.size, (world.rank - 1) % world.size
     for group in (world.ours, world.gloo):
         outs = [torch.zeros(50_000) for _ in range(3)]
@@ -215,11 +190,8 @@ def _batch(world: World) -> None:
             assert torch.equal(out, message(source, world.rank, i, 50_000))
 
 
-def test_futures_of_messages() -> None:
-    run(2, _futures, gloo=False)
-
-
-def _futures(world: World) -> None:
+@on_ranks(2)
+def test_futures_of_messages(world: World) -> None:
     other, out = 1 - world.rank, torch.zeros(4)
     future = dist.irecv(out, other).get_future().then(lambda f: f.value()[0] + 1)
     total = torch.ones(2)
@@ -229,11 +201,8 @@ def _futures(world: World) -> None:
     assert future.wait().tolist() == [other + 1.0] * 4
 
 
-def test_a_message_of_another_size_affects_only_its_receive() -> None:
-    run(2, _another_size, gloo=False)
-
-
-def _another_size(world: World) -> None:
+@on_ranks(2)
+def test_a_message_of_another_size_affects_only_its_receive(world: World) -> None:
     if world.rank == 0:
         dist.send(torch.ones(10), 1)
         dist.send(torch.ones(20_000), 1, tag=1)
@@ -249,11 +218,8 @@ def _another_size(world: World) -> None:
     dist.barrier()
 
 
-def test_invalid_destinations() -> None:
-    run(2, _nobody, gloo=False)
-
-
-def _nobody(world: World) -> None:
+@on_ranks(2)
+def test_invalid_destinations(world: World) -> None:
     x = torch.ones(3)
     for call in (world.ours.send, world.ours.recv):
         for peer in (2, -1):
@@ -318,11 +284,8 @@ def _await_the_gone(world: World) -> None:
     assert caught.value.rank == 1
 
 
-def test_the_thread_that_receives_ends_with_the_group() -> None:
-    run(2, _ends, gloo=False, reuse=False)
-
-
-def _ends(world: World) -> None:
+@on_ranks(2, reuse=False)
+def test_the_thread_that_receives_ends_with_the_group(world: World) -> None:
     store = world.ours.get_group_store()
     if world.rank == 1:
         store.wait(["over"])

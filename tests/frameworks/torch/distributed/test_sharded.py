@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from c10d import World, run
+from c10d import World, on_ranks, run
 
 torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
@@ -131,12 +131,8 @@ def _tensor_parallel(world: World, group: Any) -> Any:
     return flat(train(0, model))  # all ranks see the same data
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_functional_collectives(n: int) -> None:
-    run(n, _functional_collectives)
-
-
-def _functional_collectives(world: World) -> None:
+@on_ranks(1, 2, 3, 4, gloo=True)
+def test_functional_collectives(world: World) -> None:
     compare(world, _functional, _functional_gradients)
 
 
