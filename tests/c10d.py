@@ -204,3 +204,12 @@ def on_ranks(*sizes: int, gloo: bool = False, **options: Any) -> Callable[[Calla
         return test
 
     return decorated
+
+
+@contextmanager
+def naming(*case: object) -> Iterator[None]:
+    """What is raised in it, names the case."""
+    try:
+        yield
+    except BaseException as error:
+        raise AssertionError(f"in the case {case}") from error

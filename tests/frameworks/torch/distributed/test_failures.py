@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import time
 from datetime import timedelta
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from c10d import World, job, on_ranks, run
+from c10d import World, job, naming, on_ranks
 
 import pycollective
 
@@ -27,46 +28,31 @@ from pycollective.torch.distributed.health import Health  # noqa: E402
 pytestmark = pytest.mark.torch
 
 
-@pytest.mark.parametrize("later", [False, True])
-@pytest.mark.parametrize("case", ["count", "dtype", "op", "root", "collective", "splits"])
-def test_calls_that_do_not_match(case: str, later: bool) -> None:
-    run(3, _mismatch, case, later, gloo=False)
-
-
-def _mismatch(world: World, case: str, later: bool) -> None:
-    odd = world.rank == 1
-    x = torch.ones(4 + (odd and case == "count"), dtype=torch.float64 if odd and case == "dtype" else torch.float32)
-    text = {
-        "op": "max",
-        "dtype": "float64",
-        "root": "root=2",
-        "collective": "broadcast",
-        "splits": "rank 0 sends 1 elements to rank 1, which expects 2",
+@on_ranks(3)
+def test_calls_that_do_not_match(world: World) -> None:
+    odd, op, x = world.rank == 1, dist.ReduceOp, torch.ones(4)
+    rows = [2, 1, 1] if odd else [1, 1, 2]
+    cases: dict[str, Any] = {
+        "allreduce": lambda **options: dist.all_reduce(torch.ones(4 + odd), **options),
+        "float64": lambda **options: dist.all_reduce(x.double() if odd else x, **options),
+        "max": lambda **options: dist.all_reduce(x, op.MAX if odd else op.SUM, **options),
+        "root=2": lambda **options: dist.broadcast(x, 2 if odd else 0, **options),
+        "broadcast": lambda **options: dist.broadcast(x, 0, **options) if odd else dist.all_reduce(x, **options),
+        "rank 0 sends 1 elements to rank 1, which expects 2": lambda **options: dist.all_to_all_single(
+            torch.ones(4), torch.ones(4), rows, [1, 1, 2], **options
+        ),
     }
-    with pytest.raises(pycollective.MismatchError, match=text.get(case, "allreduce")):
-        if case == "root":
-            work = dist.broadcast(x, 2 if odd else 0, async_op=later)
-        elif case == "collective" and odd:
-            work = dist.broadcast(x, 0, async_op=later)
-        elif case == "splits":
-            rows = [2, 1, 1] if odd else [1, 1, 2]
-            work = dist.all_to_all_single(torch.ones(sum(rows)), torch.ones(4), rows, [1, 1, 2], async_op=later)
-        else:
-            op = dist.ReduceOp.MAX if odd and case == "op" else dist.ReduceOp.SUM
-            work = dist.all_reduce(x, op, async_op=later)
-        if later:
-            work.wait()
-        dist.barrier()  # a rank that has left the call before the mismatch was detected gets the error in its next one
+    for (text, call), later in itertools.product(cases.items(), (False, True)):
+        group = dist.new_group()
+        with naming(text, later), pytest.raises(pycollective.MismatchError, match=text):
+            work = call(group=group, async_op=later)
+            if later:
+                work.wait()
+            dist.barrier(group)  # a rank that has left the call before the mismatch is detected gets the error here
 
 
-def test_a_late_rank_is_named() -> None:
-    with job(3, _late) as ranks:
-        outcomes = ranks.outcomes(20)
-    for outcome in outcomes.values():
-        assert outcome.error is None, outcome.trace
-
-
-def _late(world: World) -> None:
+@on_ranks(3)
+def test_a_late_rank_is_named(world: World) -> None:
     dist.barrier()
     world.ours.set_timeout(timedelta(seconds=1))
     store = world.ours.get_group_store()
@@ -80,54 +66,51 @@ def _late(world: World) -> None:
         dist.all_reduce(torch.ones(3))
 
 
-@pytest.mark.parametrize("way", ["waiting", "work", "future", "jobs", "later", "barrier"])
-def test_a_killed_rank_is_named_by_all_others(way: str) -> None:
-    with job(3, _killed, way) as ranks:
-        for rank in range(3):
-            assert ranks.hear(rank) == "ready"
+def lose(rank: int, body: Any, *arguments: Any) -> None:
+    """Kills one of three ranks when all are ready; the others must end well."""
+    with job(3, body, *arguments) as ranks:
+        for each in range(3):
+            assert ranks.hear(each) == "ready"
         time.sleep(0.1)
-        ranks.kill(1)
-        outcomes = ranks.outcomes(20)
-    for rank in (0, 2):
-        assert outcomes[rank].error is None, outcomes[rank].trace
-        assert outcomes[rank].value < 5
+        ranks.kill(rank)
+        outcomes = ranks.outcomes(30)
+    del outcomes[rank]
+    for outcome in outcomes.values():
+        assert outcome.error is None, outcome.trace
 
 
-def _killed(world: World, way: str) -> float:
-    dist.all_reduce(torch.ones(3))
-    out = torch.ones(3)
-    dist.all_to_all_single(out, torch.ones(3))
+WAYS: dict[str, Any] = {
+    "waiting": lambda x: dist.all_reduce(x),
+    "work": lambda x: dist.all_reduce(x, async_op=True).wait(),
+    "future": lambda x: dist.all_reduce(x, async_op=True).get_future().wait(),
+    "jobs": lambda x: dist.all_to_all_single(x, torch.ones(3)),
+    "later": lambda x: dist.all_to_all_single(x, torch.ones(3), async_op=True).wait(),
+    "barrier": lambda _: dist.barrier(),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_killed_rank_is_named_by_all_others(way: str) -> None:
+    lose(1, _killed, way)
+
+
+def _killed(world: World, way: str) -> None:
+    x = torch.ones(3)
+    dist.all_reduce(x)
+    dist.all_to_all_single(x, torch.ones(3))
     world.link.send("ready")
     if world.rank == 1:
         time.sleep(60)
     start = time.monotonic()
     with pytest.raises(pycollective.PeerLostError, match="rank 1 is gone") as caught:
-        if way == "waiting":
-            dist.all_reduce(torch.ones(3))
-        elif way == "work":
-            dist.all_reduce(torch.ones(3), async_op=True).wait()
-        elif way == "future":
-            dist.all_reduce(torch.ones(3), async_op=True).get_future().wait()
-        elif way == "later":
-            dist.all_to_all_single(out, torch.ones(3), async_op=True).wait()
-        elif way == "jobs":
-            dist.all_to_all_single(out, torch.ones(3))
-        else:
-            dist.barrier()
-    assert caught.value.rank == 1
-    return time.monotonic() - start
+        WAYS[way](x)
+    assert caught.value.rank == 1 and time.monotonic() - start < 5
 
 
 @pytest.mark.parametrize("steps", [1, 4])
 def test_a_rank_lost_during_backward(steps: int) -> None:
     """After 1 and after 4 steps: from the third on DistributedDataParallel reads the results in C++."""
-    with job(3, _backward, steps) as ranks:
-        for rank in range(3):
-            assert ranks.hear(rank) == "ready"
-        ranks.kill(2)
-        outcomes = ranks.outcomes(30)
-    for rank in (0, 1):
-        assert outcomes[rank].error is None, outcomes[rank].trace
+    lose(2, _backward, steps)
 
 
 def _backward(world: World, steps: int) -> None:
@@ -156,19 +139,15 @@ def test_errors_at_the_nth_step_of_training(world: World) -> None:
         differs = case % 3 != 0  # else rank 0 gives the group up
         if not differs:
             dist.barrier()  # of another group: an abort also fails calls that a rank has yet to leave
-        try:
-            with pytest.raises(RuntimeError, match="differs between ranks" if differs else "has aborted|was freed"):
-                if world.rank == 1:
-                    step()
-                    dist.barrier(group)
-                elif differs:
-                    dist.all_reduce(torch.ones(77), group=group)
-                    dist.barrier(group)
-                else:
-                    group.abort()
-                    dist.barrier(group)
-        except BaseException as error:
-            raise AssertionError(f"{way.__name__} in step {n}") from error
+        text = "differs between ranks" if differs else "has aborted|was freed"
+        with naming(way.__name__, f"step {n}"), pytest.raises(RuntimeError, match=text):
+            if world.rank == 1:
+                step()
+            elif differs:
+                dist.all_reduce(torch.ones(77), group=group)
+            else:
+                group.abort()
+            dist.barrier(group)
 
 
 def _ddp(hook: Any) -> Any:
@@ -197,42 +176,30 @@ def _functional(group: Any) -> Any:
     return lambda: functional.wait_tensor(functional.all_reduce(torch.ones(3), "sum", group))
 
 
-@pytest.mark.parametrize("way", ["reduces", "exchanges", "receives"])
-def test_abort_ends_the_calls_of_the_others(way: str) -> None:
-    with job(3, _abort, way) as ranks:
-        outcomes = ranks.outcomes(20)
-    for outcome in outcomes.values():
-        assert outcome.error is None, outcome.trace
-
-
-def _abort(world: World, way: str) -> None:
+@on_ranks(3)
+def test_abort_ends_the_calls_of_the_others(world: World) -> None:
     x = torch.ones(3)
-    dist.all_to_all_single(x, torch.ones(3))
-    if world.rank == 0:
-        time.sleep(0.2)
-        world.ours.abort()
-        with pytest.raises(RuntimeError):
-            dist.all_reduce(x)
-        return
-    if way == "receives":
-        with pytest.raises(RuntimeError, match="rank 0 "):
-            dist.recv(x, 0)
-        return
-    with pytest.raises(RuntimeError, match="rank 0 has aborted the process group"):
-        if way == "reduces":
-            dist.all_reduce(x)
+    aborted = "rank 0 has aborted the process group"
+    calls: dict[str, tuple[Any, str]] = {
+        "reduces": (lambda group: dist.all_reduce(x, group=group), aborted),
+        "exchanges": (lambda group: dist.all_to_all_single(x, x + 1, group=group, async_op=True).wait(), aborted),
+        "receives": (lambda group: dist.recv(x, 0, group), "rank 0 "),
+    }
+    for way, (call, text) in calls.items():
+        group = dist.new_group()
+        dist.all_to_all_single(x, torch.ones(3), group=group)
+        if world.rank == 0:
+            time.sleep(0.2)
+            group.abort()
+            with pytest.raises(RuntimeError):
+                dist.all_reduce(x, group=group)
         else:
-            dist.all_to_all_single(x, torch.ones(3), async_op=True).wait()
+            with naming(way), pytest.raises(RuntimeError, match=text):
+                call(group)
 
 
-def test_a_rank_that_does_not_join_is_named() -> None:
-    with job(3, _stays_away, seconds=1.0) as ranks:
-        outcomes = ranks.outcomes(20)
-    for outcome in outcomes.values():
-        assert outcome.error is None, outcome.trace
-
-
-def _stays_away(world: World) -> None:
+@on_ranks(3, seconds=1.0)
+def test_a_rank_that_does_not_join_is_named(world: World) -> None:
     if world.rank == 1:
         time.sleep(1.7)
         return
@@ -240,23 +207,21 @@ def _stays_away(world: World) -> None:
         dist.new_group(timeout=timedelta(seconds=1))
 
 
-@pytest.mark.parametrize("unable", [0, 1])
-def test_a_rank_that_cannot_join_tells_the_others(unable: int) -> None:
-    run(3, _unable, unable, gloo=False, reuse=False)
-
-
-def _unable(world: World, unable: int) -> None:
+@on_ranks(3, reuse=False)
+def test_a_rank_that_cannot_join_tells_the_others(world: World) -> None:
     from pycollective.comm.bootstrap import one_host
 
     def refused(*_: object) -> None:
         raise OSError(errno.EMFILE, "too many open files")
 
-    if world.rank == unable:
-        setattr(one_host, "listen" if unable == 0 else "dial", refused)
-    start = time.monotonic()
-    with pytest.raises(pycollective.BootstrapError, match=f"rank {unable} of 3: too many open files"):
-        dist.new_group()
-    assert time.monotonic() - start < 15, "as soon as it is known, not at the deadline"
+    for unable, function in enumerate(("listen", "dial")):
+        start = time.monotonic()
+        with pytest.MonkeyPatch.context() as patch, naming(function):
+            if world.rank == unable:
+                patch.setattr(one_host, function, refused)
+            with pytest.raises(pycollective.BootstrapError, match=f"rank {unable} of 3: too many open files"):
+                dist.new_group()
+        assert time.monotonic() - start < 15, "as soon as it is known, not at the deadline"
 
 
 def test_nothing_remains_of_ranks_that_end_silently() -> None:
