@@ -213,3 +213,22 @@ def naming(*case: object) -> Iterator[None]:
         yield
     except BaseException as error:
         raise AssertionError(f"in the case {case}") from error
+
+
+def forms(x: Any) -> dict[str, Any]:
+    """Matrices that hold the numbers of `x` in different ways."""
+    import torch
+
+    with torch.inference_mode():
+        inference = x.clone()
+    return {
+        "plain": x.clone(),
+        "a view": torch.cat([x, x])[len(x) :],
+        "transposed": x.t().contiguous().t(),
+        "negated": torch.complex(torch.zeros_like(x), -x).conj().imag,
+        "negated, contiguous": torch._neg_view(-x),
+        "inference": inference,
+        "a parameter": torch.nn.Parameter(x.clone(), requires_grad=False),
+        "requires grad": x.clone().requires_grad_(),
+        "a subclass": x.clone().as_subclass(type("Mine", (torch.Tensor,), {})),
+    }

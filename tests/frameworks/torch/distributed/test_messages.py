@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from c10d import World, job, on_ranks
+from c10d import World, forms, job, on_ranks
 from speed import deadline
 
 import pycollective
@@ -47,21 +47,6 @@ def test_a_ring_of_every_type(world: World) -> None:
 def test_what_the_core_reads_by_itself_and_what_it_leaves_to_the_general_path(world: World) -> None:
     """Every form of a tensor is received in every other."""
     base = torch.arange(6.0).reshape(2, 3) - 2
-
-    def forms(x: Any) -> dict[str, Any]:
-        with torch.inference_mode():
-            inference = x.clone()
-        return {
-            "plain": x.clone(),
-            "a view": torch.cat([x, x])[2:],
-            "transposed": x.t().clone().t(),
-            "negated": torch.complex(torch.zeros(2, 3), -x).conj().imag,
-            "negated, contiguous": torch._neg_view(-x),
-            "inference": inference,
-            "requires grad": x.clone().requires_grad_(),
-            "a subclass": x.clone().as_subclass(type("Mine", (torch.Tensor,), {})),
-        }
-
     group, other = world.ours, 1 - world.rank
     for number, (name, x) in enumerate(forms(base).items()):
         for target, out in forms(torch.zeros(2, 3)).items():
