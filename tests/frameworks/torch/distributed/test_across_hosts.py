@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-import threading
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
+from pycollective import Communicator, local_world
 from pycollective.comm.bootstrap.nodes import Nodes
 from pycollective.comm.group import Group
 from pycollective.comm.hosts.connections import Listener
@@ -26,71 +26,58 @@ GROUP = Group(Nodes(1, (0, 1)), (0, 1), "process group 0")
 
 
 class Store:
-    """A store exchange in which another process answers for rank 0."""
+    """A store exchange in which another process answers for rank 0: with what it is given, or as rank 1."""
 
-    def __init__(self, *answers: Callable[[bytes], bytes]) -> None:
+    def __init__(self, *answers: bytes | None) -> None:
         self.answers = iter(answers)
 
     def allgather(self, text: bytes, timeout: float | None = None, *, form: re.Pattern[bytes]) -> list[bytes]:
         assert form.fullmatch(text), text
-        return [next(self.answers)(text), text]
+        answer = next(self.answers)
+        return [text if answer is None else answer, text]
 
 
-def join(store: Store) -> None:
-    across_hosts.connect(store, GROUP, b"n" * 32, 5.0, lambda *_: None)  # type: ignore[arg-type]
+def assert_refused(stated: str, *answers: bytes | None) -> None:
+    """`answers`: whether rank 0 has a token, its token, the host's addresses, its own address."""
+    with pytest.raises(BootstrapError, match=stated):
+        across_hosts.connect(Store(*answers), GROUP, b"n" * 32, 5.0, lambda *_: None)  # type: ignore[arg-type]
+
+
+HEX = b"ab" * 16
 
 
 def test_a_rank_that_has_a_token_takes_none_from_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYCOLLECTIVE_TOKEN", TOKEN.hex())
-    with pytest.raises(BootstrapError, match="PYCOLLECTIVE_TOKEN is not set for rank 0"):
-        join(Store(lambda _: b"none", lambda _: b"ab" * 16))
+    assert_refused("PYCOLLECTIVE_TOKEN is not set for rank 0", b"none", HEX)
 
 
 def test_a_rank_in_mpi_takes_none_from_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(across_hosts, "launcher", lambda _: "mpi")
-    with pytest.raises(BootstrapError, match="not started in the same way"):
-        join(Store(lambda _: b"none", lambda _: b"ab" * 16))
+    assert_refused("not started in the same way", b"none", HEX)
 
 
-@pytest.mark.parametrize("address", [("localhost", 80), ("127.0.0.1", 0), ("127.0.0.1", 1 << 20), ("", 80)])
-def test_only_numeric_addresses_are_taken_from_the_store(address: tuple[str, int]) -> None:
-    packed = across_hosts.Endpoint("stranger", *address).pack().hex().encode()
-    with pytest.raises(BootstrapError, match="does not hold the address of rank 0"):
-        join(Store(lambda _: b"none", lambda _: b"ab" * 16, lambda text: text, lambda _: packed))
+def test_malformed_tokens_and_addresses_are_refused() -> None:
+    assert_refused("does not hold the token", b"none", b"")
+    for offered in (b"", b"00", b"ff" * 9):
+        assert_refused("does not hold the addresses", b"none", HEX, offered)
+    for address in (
+        ("localhost", 80),
+        ("127.0.0.1", 0),
+        ("127.0.0.1", 1 << 20),
+        ("", 80),
+    ):  # not numeric
+        packed = across_hosts.Endpoint("stranger", *address).pack().hex().encode()
+        assert_refused("does not hold the address of rank 0", b"none", HEX, None, packed)
 
 
-@pytest.mark.parametrize("offered", [b"", b"00", b"ff" * 9])
-def test_malformed_offers_of_addresses_are_refused(offered: bytes) -> None:
-    with pytest.raises(BootstrapError, match="does not hold the addresses"):
-        join(Store(lambda _: b"none", lambda _: b"ab" * 16, lambda _: offered))
-
-
-def test_a_missing_token_is_refused() -> None:
-    with pytest.raises(BootstrapError, match="does not hold the token"):
-        join(Store(lambda _: b"none", lambda _: b""))
-
-
-def mailboxes(size: int) -> list[HostsMailbox]:
-    barrier, texts = threading.Barrier(size), [b""] * size
-    networks = [Network(Listener("127.0.0.1", TOKEN, "test"), 10.0) for _ in range(size)]
-
-    def build(rank: int) -> HostsMailbox:
-        def exchange(data: bytes) -> list[bytes]:
-            texts[rank] = data
-            barrier.wait()
-            found = [*texts]
-            barrier.wait()
-            return found
-
-        return HostsMailbox(exchange, rank, size, networks[rank])
-
-    with ThreadPoolExecutor(size) as threads:
-        return list(threads.map(build, range(size)))
+def mailbox(comm: Communicator) -> HostsMailbox:
+    network = Network(Listener("127.0.0.1", TOKEN, "test"), 10.0)
+    return HostsMailbox(comm.allgather_object, comm.rank, comm.size, network)
 
 
 @pytest.fixture
 def three() -> Iterator[list[HostsMailbox]]:
-    made = mailboxes(3)
+    made = local_world(3).run(mailbox)
     yield made
     for box in made:
         box.close()
@@ -98,13 +85,11 @@ def three() -> Iterator[list[HostsMailbox]]:
 
 def until(look: Callable[[], Any]) -> Any:
     """What `look` returns, once it is something."""
-    found, end = look(), threading.Event()
     for _ in range(5000):
-        if found is not None:
-            break
-        end.wait(1e-3)
-        found = look()
-    return found
+        if (found := look()) is not None:
+            return found
+        time.sleep(1e-3)
+    return None
 
 
 def test_announcements_arrive_in_order_and_stay_until_they_are_taken(three: list[HostsMailbox]) -> None:

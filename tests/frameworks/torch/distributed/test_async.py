@@ -7,12 +7,15 @@ import time
 import weakref
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import pytest
-from c10d import World, all_gather_single, on_ranks, run
+from c10d import World, all_gather_single, naming, on_ranks
 
 torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
+
+from pycollective.torch.distributed import Options  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -75,23 +78,20 @@ def test_late_calls_of_a_group_can_be_waited_for_again(world: World) -> None:
     assert [out.tolist() for out in outs] == [[i, i, i + 1, i + 1] for i in range(3)]
 
 
-@pytest.mark.parametrize("later", [False, True])
-def test_the_timeout_of_a_calls_options(later: bool) -> None:
-    run(2, _own_timeout, later, gloo=False)
-
-
-def _own_timeout(world: World, later: bool) -> None:
-    group = dist.new_group()
-    if world.rank == 0:
-        opts = dist.AllreduceOptions()
-        opts.asyncOp, opts.timeout = later, timedelta(seconds=0.2)
-        begin = time.monotonic()
-        with pytest.raises(RuntimeError, match=r"not entered within 0\.2 s by rank 1"):
-            work = group.allreduce([torch.ones(2)], opts)
-            work.wait()
-        assert time.monotonic() - begin < 10
-        world.ours.get_group_store().set("late", "on")
-    world.ours.get_group_store().wait(["late"])
+@on_ranks(2)
+def test_the_timeout_of_a_calls_options(world: World) -> None:
+    store = world.ours.get_group_store()
+    for later in (False, True):
+        group = dist.new_group()
+        if world.rank == 0:
+            opts = dist.AllreduceOptions()
+            opts.asyncOp, opts.timeout = later, timedelta(seconds=0.2)
+            begin = time.monotonic()
+            with naming(later), pytest.raises(RuntimeError, match=r"not entered within 0\.2 s by rank 1"):
+                group.allreduce([torch.ones(2)], opts).wait()
+            assert time.monotonic() - begin < 10
+            store.set(f"late {later}", "on")
+        store.wait([f"late {later}"])
 
 
 @on_ranks(2, 3)
@@ -129,13 +129,10 @@ def test_futures(world: World) -> None:
     seen = threading.Event()
     dist.all_reduce(x, async_op=True).get_future().add_done_callback(lambda f: seen.set())
     assert seen.wait(10)
-    done = world.ours.broadcast([x], _sync(dist.BroadcastOptions())).get_future()
+    synchronous = dist.BroadcastOptions()
+    synchronous.asyncOp = False
+    done = world.ours.broadcast([x], synchronous).get_future()
     assert done.then(lambda f: f.value()[0] is x).wait()
-
-
-def _sync(opts: Any) -> Any:
-    opts.asyncOp = False
-    return opts
 
 
 @on_ranks(2, 3, 4)
@@ -174,8 +171,6 @@ def test_callbacks_may_call(world: World) -> None:
 
 @on_ranks(1, 2, 3, gloo=True)
 def test_through_the_engine(world: World) -> None:
-    from pycollective.torch.distributed import Options
-
     group = dist.new_group(backend="pycollective", pg_options=Options(engine=True))
     for dtype in (torch.float32, torch.bfloat16, torch.int64):
         xs = [torch.full((i + 1, 3), world.rank + i).to(dtype) for i in range(20)]
@@ -206,50 +201,38 @@ def test_through_the_engine(world: World) -> None:
     dist.barrier(group)
 
 
-@pytest.mark.parametrize("topology", ["ring", "tree", "wheel(hub=1)", "halving_doubling"])
-def test_topologies(topology: str) -> None:
-    run(3, _topology, topology, gloo=False)
-
-
-def _topology(world: World, topology: str) -> None:
-    from pycollective.torch.distributed import Options
-
-    group = dist.new_group(backend="pycollective", pg_options=Options(topology=topology))
-    seen: list[Any] = []
-    run = group.comm.backend.run
-    group.comm.backend.run = lambda request: [seen.append(request.topology), run(request)][1]
-    x = torch.full((1000,), world.rank + 1.0)
-    dist.all_reduce(x, group=group)
-    assert (x == 6).all()
-    assert type(seen[-1]).__name__.lower().replace("_", "") == topology.partition("(")[0].replace("_", "")
-    outs = torch.empty(9)
-    all_gather_single(outs, x[:3].contiguous(), group=group)
-    assert (outs == 6).all()
-    dist.all_to_all_single(outs, outs.clone(), group=group)
+@on_ranks(3)
+def test_topologies(world: World) -> None:
+    for topology in ("ring", "tree", "wheel(hub=1)", "halving_doubling"):
+        group = dist.new_group(backend="pycollective", pg_options=Options(topology=topology))
+        x = torch.full((1000,), world.rank + 1.0)
+        with mock.patch.object(group.comm.backend, "run", wraps=group.comm.backend.run) as run:
+            dist.all_reduce(x, group=group)
+        assert (x == 6).all(), topology
+        used = type(run.call_args.args[0].topology).__name__.lower()
+        assert used.replace("_", "") == topology.partition("(")[0].replace("_", "")
+        outs = torch.empty(9)
+        all_gather_single(outs, x[:3].contiguous(), group=group)
+        assert (outs == 6).all(), topology
+        dist.all_to_all_single(outs, outs.clone(), group=group)
 
 
 @on_ranks(1)
 def test_unknown_options(world: World) -> None:
-    from pycollective.torch.distributed import Options
-
     with pytest.raises(ValueError, match="did you mean ring"):
         Options(topology="rimg")
     with pytest.raises(TypeError, match="Options, not dict"):
         dist.new_group(backend="pycollective", pg_options={"topology": "ring"})
 
 
-@pytest.mark.parametrize("engine", [False, True])
-def test_what_touches_the_same_tensor_is_done_in_order(engine: bool) -> None:
-    run(3, _in_order, engine, gloo=False)
-
-
-def _in_order(world: World, engine: bool) -> None:
+@on_ranks(3)
+def test_what_touches_the_same_tensor_is_done_in_order(world: World) -> None:
     """No waits in between: calls of one step, of several, coalesced, through the engine or not."""
-    from pycollective.torch.distributed import Options
-
-    group = dist.new_group(backend="pycollective", pg_options=Options(engine=engine))
-    n, works = world.size, []
-    for _ in range(10):
+    n = world.size
+    for turn in range(20):
+        if turn % 10 == 0:
+            group = dist.new_group(backend="pycollective", pg_options=Options(engine=turn > 0))
+        works: list[Any] = []
         x = torch.full((n, 50_000), float(world.rank + 1))
         y, z = torch.empty_like(x), torch.empty(n * n, 50_000)
         works.append(dist.all_reduce(x, group=group, async_op=True))  # 6 everywhere
@@ -265,7 +248,7 @@ def _in_order(world: World, engine: bool) -> None:
         works.append(dist.all_reduce(z, group=group, async_op=True))  # 162
         for work in works:
             work.wait()
-        assert [t.unique().tolist() for t in (x, y, z)] == [[162.0], [54.0], [162.0]]
+        assert [t.unique().tolist() for t in (x, y, z)] == [[162.0], [54.0], [162.0]], turn
 
 
 @on_ranks(2)

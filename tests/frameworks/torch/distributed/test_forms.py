@@ -12,6 +12,8 @@ from c10d import World, all_gather_single, everybodys, forms, on_ranks, reduce_s
 torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
+from pycollective.torch.distributed import Options  # noqa: E402
+
 pytestmark = pytest.mark.torch
 
 
@@ -226,8 +228,6 @@ def test_shorter_forms_of_the_groups_methods(world: World) -> None:
 
 @on_ranks(1)
 def test_profiler(world: World) -> None:
-    from pycollective.torch.distributed import Options
-
     x = torch.ones(3)
     fused = dist.new_group(pg_options=Options(engine=True))
     dist.all_reduce(x)
@@ -238,9 +238,8 @@ def test_profiler(world: World) -> None:
         dist.barrier()
         fused.allreduce_coalesced([x, torch.ones(2)])
     names = [event.name for event in trace.events() if event.name.startswith("pycollective:")]
-    assert names == [
-        f"pycollective:{name}" for name in ("all_reduce", "broadcast", "all_to_all", "barrier", "all_reduce")
-    ]
+    expected = ("all_reduce", "broadcast", "all_to_all", "barrier", "all_reduce")
+    assert names == [f"pycollective:{name}" for name in expected]
 
 
 @on_ranks(2, 3)

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import json
+import multiprocessing
+import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
-from c10d import World, job, on_ranks, run
+from c10d import World, on_ranks
 
 import pycollective
 
 torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from torch._C import _distributed_c10d as c10d  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+
+from pycollective.torch.distributed import Options  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -68,42 +75,34 @@ def test_what_torch_asks(world: World) -> None:
     assert world.ours._get_sequence_number_for_group() == before + 1
 
 
-@pytest.mark.parametrize("engine", [False, True])
-def test_groups_come_and_go(engine: bool) -> None:
-    run(2, _come_and_go, engine, gloo=False)
+def windows() -> int:
+    """How many parts of this process's memory are shared with other ranks."""
+    return Path("/proc/self/maps").read_text().count("pycollective")
 
 
-def _come_and_go(world: World, engine: bool) -> None:
-    import gc
-    import os
-    import time
-    from pathlib import Path
-
-    from pycollective.torch.distributed import Options
-
-    def windows() -> int:
-        return Path(f"/proc/{os.getpid()}/maps").read_text().count("pycollective")
-
+@on_ranks(2)
+def test_groups_come_and_go(world: World) -> None:
     store = world.ours.get_group_store()
-    counts = []
-    for i in range(4):
-        group = dist.new_group(pg_options=Options(engine=engine))
-        x = torch.ones(3)
-        dist.all_reduce(x, group=group)
-        dist.all_to_all_single(x := torch.ones(2), torch.full((2,), float(i)), group=group)  # and its job queue
-        dist.all_reduce(x, group=group, async_op=True).get_future().then(lambda f: None).wait()
-        assert x.tolist() == [2.0 * i] * 2
-        dist.destroy_process_group(group)
-        with pytest.raises(RuntimeError, match=r"freed|destroyed"):
-            group.allreduce([x]).wait()
-        del group
-        dist.barrier()
-        counts.append(windows())
-    until = time.monotonic() + 10  # a thread that ends late may still hold something
-    while windows() > counts[0] and time.monotonic() < until:
-        gc.collect()
-        time.sleep(0.05)
-    assert windows() <= counts[0], counts  # nothing stays mapped
+    for engine in (False, True):
+        counts = []
+        for i in range(4):
+            group = dist.new_group(pg_options=Options(engine=engine))
+            x = torch.ones(3)
+            dist.all_reduce(x, group=group)
+            dist.all_to_all_single(x := torch.ones(2), torch.full((2,), float(i)), group=group)  # and its job queue
+            dist.all_reduce(x, group=group, async_op=True).get_future().then(lambda f: None).wait()
+            assert x.tolist() == [2.0 * i] * 2
+            dist.destroy_process_group(group)
+            with pytest.raises(RuntimeError, match=r"freed|destroyed"):
+                group.allreduce([x]).wait()
+            del group
+            dist.barrier()
+            counts.append(windows())
+        until = time.monotonic() + 10  # a thread that ends late may still hold something
+        while windows() > counts[0] and time.monotonic() < until:
+            gc.collect()
+            time.sleep(0.05)
+        assert windows() <= counts[0], (engine, counts)  # nothing stays mapped
     dist.destroy_process_group()
     for i in range(3):  # under the same name, in the same store: as torchrun's ranks do it
         limit = timedelta(seconds=20)
@@ -116,8 +115,6 @@ def _come_and_go(world: World, engine: bool) -> None:
 
 @on_ranks(4)
 def test_two_dimensions_of_ranks(world: World) -> None:
-    from torch.distributed.device_mesh import init_device_mesh
-
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
     x = torch.tensor([2.0**world.rank])
     dist.all_reduce(x, group=mesh.get_group("columns"))
@@ -177,12 +174,8 @@ def test_another_backend_for_other_devices(world: World) -> None:
         dist.barrier(group)
 
 
-def test_barriers() -> None:
-    with job(3, _barriers) as ranks:
-        assert ranks.results() == [None] * 3
-
-
-def _barriers(world: World) -> None:
+@on_ranks(3)
+def test_barriers(world: World) -> None:
     dist.barrier()
     store = world.ours.get_group_store()
     for i in range(5):
@@ -222,9 +215,6 @@ def _barriers(world: World) -> None:
 @on_ranks(2)
 def test_a_forked_child_does_not_end_its_parents_groups(world: World) -> None:
     """DataLoader's workers are such children."""
-    import gc
-    import multiprocessing
-
     dist.all_to_all_single(x := torch.ones(2), torch.ones(2))  # the job queue, too
     work = dist.isend(torch.ones(3), 1 - world.rank)
     child = multiprocessing.get_context("fork").Process(target=gc.collect)

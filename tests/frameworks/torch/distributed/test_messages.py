@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -13,9 +14,12 @@ from c10d import World, forms, job, on_ranks
 from speed import deadline
 
 import pycollective
+from pycollective import local_world
 
 torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
+
+from pycollective.torch.distributed.point_to_point.mailbox import SLOTS, Mailbox  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -24,7 +28,7 @@ def message(source: int, dest: int, tag: int, size: int = 10) -> Any:
     return torch.full((size,), 10_000.0 * source + 100 * dest + tag)
 
 
-@on_ranks(2, 3, 4, gloo=True)
+@on_ranks(2, 3, 4)
 def test_a_ring_of_every_type(world: World) -> None:
     to, source = (world.rank + 1) % world.size, (world.rank - 1) % world.size
     for dtype in (torch.float32, torch.bfloat16, torch.bool, torch.complex64, torch.float8_e4m3fnuz, torch.int16):
@@ -161,18 +165,17 @@ def test_more_messages_than_there_is_room_to_announce(world: World) -> None:
         work.wait()
 
 
-@on_ranks(2, 4, gloo=True)
+@on_ranks(2, 4)
 def test_batches(world: World) -> None:
     to, source = (world.rank + 1) % world.size, (world.rank - 1) % world.size
-    for group in (world.ours, world.gloo):
-        outs = [torch.zeros(50_000) for _ in range(3)]
-        ops = [dist.P2POp(dist.irecv, out, source, group, tag=i) for i, out in enumerate(outs)]
-        sends = [message(world.rank, to, i, 50_000) for i in range(3)]
-        ops += [dist.P2POp(dist.isend, x, to, group, tag=i) for i, x in enumerate(sends)]
-        for work in dist.batch_isend_irecv(ops):
-            work.wait()
-        for i, out in enumerate(outs):
-            assert torch.equal(out, message(source, world.rank, i, 50_000))
+    outs = [torch.zeros(50_000) for _ in range(3)]
+    ops = [dist.P2POp(dist.irecv, out, source, tag=i) for i, out in enumerate(outs)]
+    sends = [message(world.rank, to, i, 50_000) for i in range(3)]
+    ops += [dist.P2POp(dist.isend, x, to, tag=i) for i, x in enumerate(sends)]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    for i, out in enumerate(outs):
+        assert torch.equal(out, message(source, world.rank, i, 50_000))
 
 
 @on_ranks(2)
@@ -212,12 +215,8 @@ def test_invalid_destinations(world: World) -> None:
                 call([x], peer, 0)
 
 
-def test_a_message_that_never_comes() -> None:
-    with job(2, _never, seconds=1.0) as ranks:
-        assert ranks.results() == [None, None]
-
-
-def _never(world: World) -> None:
+@on_ranks(2, seconds=1.0)
+def test_a_message_that_never_comes(world: World) -> None:
     out = torch.zeros(3)
     if world.rank == 0:
         with pytest.raises(RuntimeError, match="rank 1 has sent no message with tag 4"):
@@ -234,33 +233,22 @@ def _never(world: World) -> None:
         dist.send(torch.full((3,), 5.0), 0, tag=5)
 
 
-def test_a_sender_that_is_gone() -> None:
-    for leave, ends in (("vanish", _die), ("free", _leave)):
-        with job(3, ends, leave=leave) as ranks:
-            outcomes = ranks.outcomes(20)
-        for rank in (0, 2):
-            assert outcomes[rank].error is None, outcomes[rank].trace
+@pytest.mark.parametrize("leave", ["vanish", "free"])
+def test_a_sender_that_is_gone(leave: str) -> None:
+    with job(3, _gone, leave, leave=leave) as ranks:
+        outcomes = ranks.outcomes(20)
+    for rank in (0, 2):
+        assert outcomes[rank].error is None, outcomes[rank].trace
 
 
-def _die(world: World) -> None:
-    if world.rank == 1:
-        dist.send(torch.ones(3), 0)
-        time.sleep(0.2)  # the message is in flight
-        import os
-
-        os._exit(3)
-    _await_the_gone(world)
-
-
-def _leave(world: World) -> None:
-    if world.rank == 1:
-        dist.send(torch.ones(3), 0)
-        return
-    _await_the_gone(world)
-
-
-def _await_the_gone(world: World) -> None:
+def _gone(world: World, leave: str) -> None:
     out = torch.zeros(3)
+    if world.rank == 1:
+        dist.send(torch.ones(3), 0)
+        if leave == "vanish":
+            time.sleep(0.2)  # the message is in flight
+            os._exit(3)
+        return
     if world.rank == 0:
         dist.recv(out, 1)  # its last message
         assert out.tolist() == [1.0] * 3
@@ -291,9 +279,7 @@ def test_the_thread_that_receives_ends_with_the_group(world: World) -> None:
 
 def test_old_announcements_are_not_mistaken_for_new_ones() -> None:
     """The table is reused: what a slot holds from the previous round is not the next message."""
-    from pycollective.torch.distributed.point_to_point.mailbox import SLOTS, Mailbox
-
-    sender, receiver = two_mailboxes(Mailbox)
+    sender, receiver = local_world(2).run(lambda comm: Mailbox(comm.allgather_object, comm.rank, comm.size))
     for lap in range(3):
         for i in range(SLOTS):
             assert sender.room(1)
@@ -310,24 +296,3 @@ def test_old_announcements_are_not_mistaken_for_new_ones() -> None:
     assert receiver.next(0) == (2**31 - 1, 2**40)
     receiver.take(0)
     assert receiver.next(0) == (-(2**31), 0)
-
-
-def two_mailboxes(kind: Any) -> tuple[Any, Any]:
-    """Mailboxes of ranks 0 and 1, as threads."""
-    both, exchanged, made = threading.Barrier(2), {}, {}
-
-    def build(rank: int) -> None:
-        def exchange(data: bytes) -> list[bytes]:
-            both.wait(10)
-            exchanged[rank] = data
-            both.wait(10)
-            return [exchanged[0], exchanged[1]]
-
-        made[rank] = kind(exchange, rank, 2)
-
-    threads = [threading.Thread(target=build, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return made[0], made[1]
