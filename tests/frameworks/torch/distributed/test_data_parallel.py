@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from c10d import World, on_ranks, run
+from c10d import World, on_ranks
 
 torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
@@ -13,18 +13,12 @@ from c10d_training import batch, compare, flat, network, train  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
+from pycollective.torch.distributed import Options  # noqa: E402
+
 pytestmark = pytest.mark.torch
-SIZES = [1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_data_parallel(n: int) -> None:
-    run(n, _data_parallel)
 
 
 def _data_parallel(world: World) -> None:
-    from pycollective.torch.distributed import Options
-
     def ddp(**settings: Any) -> Any:
         def case(world: World, group: Any) -> Any:
             # Buckets of about a kilobyte: several are in flight at a time.
@@ -50,6 +44,9 @@ def _data_parallel(world: World) -> None:
     )
     engine = dist.new_group(backend="pycollective", pg_options=Options(engine=True))
     assert torch.equal(plain(world, engine), plain(world, world.ours))  # fusion changes no bits
+
+
+test_data_parallel = on_ranks(1, 2, 3, 4, gloo=True)(_data_parallel)
 
 
 @on_ranks(2, gloo=True)
@@ -133,11 +130,6 @@ def _zero(world: World, group: Any) -> Any:
 # -- communication hooks ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_communication_hooks(n: int) -> None:
-    run(n, _hooks)
-
-
 def _hooks(world: World) -> None:
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
     from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
@@ -166,3 +158,6 @@ def _hooks(world: World) -> None:
     first = ours.clone()
     dist.broadcast(first, 0)
     assert torch.equal(first, ours)
+
+
+test_communication_hooks = on_ranks(2, 3, gloo=True)(_hooks)

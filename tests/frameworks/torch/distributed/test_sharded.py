@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,19 @@ from c10d_training import batch, compare, flat, network, train  # noqa: E402
 from torch import nn  # noqa: E402
 
 pytestmark = pytest.mark.torch
-SIZES = [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_sharded(n: int) -> None:
-    with tempfile.TemporaryDirectory(prefix="pycollective-test-") as folder:
-        run(n, _sharded, folder)
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_sharded(n: int, tmp_path: Path) -> None:
+    run(n, _sharded, tmp_path)
 
 
-def _sharded(world: World, folder: str) -> None:
+def _sharded(world: World, folder: Path) -> None:
     from torch.distributed import checkpoint
 
     def saved(world: World, group: Any) -> Any:
         """Another training starts from the first one's checkpoint."""
-        place = Path(folder, group.name())
+        place = folder / group.name()
         model = train(world.rank, _fully_sharded(world))
         checkpoint.save({"model": model.state_dict()}, checkpoint_id=place)
         fresh = _fully_sharded(world)
@@ -84,17 +81,15 @@ def _fsdp1(world: World, group: Any) -> Any:
         return flat(model).clone()
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_tensors_in_parts(n: int) -> None:
-    run(n, _in_parts)
-
-
 def _in_parts(world: World) -> None:
     compare(world, _matmul, _redistributed, _tensor_parallel)
     torch.manual_seed(0)
     product = _matmul(world, world.ours)[:144]
     torch.manual_seed(0)
     torch.testing.assert_close(product, (torch.randn(12, 7) @ torch.randn(7, 12)).reshape(-1))
+
+
+test_tensors_in_parts = on_ranks(1, 2, 3, 4, gloo=True)(_in_parts)
 
 
 def _matmul(world: World, group: Any) -> Any:
