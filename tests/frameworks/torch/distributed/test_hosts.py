@@ -21,74 +21,28 @@ TCPStore: Any = pytest.importorskip("torch.distributed").TCPStore
 pytestmark = pytest.mark.torch
 TOKEN = {"PYCOLLECTIVE_TOKEN": "5c" * 16}
 
-CASE = """
-import os, torch, torch.distributed as dist, pycollective.torch
-torch.set_num_threads(1)
+BODIES = {
+    "collectives": ("averages_scaled_sums_and_complex_numbers", "one_tensor_forms", "parts_of_different_size"),
+    "forms": ("tensors_that_are_not_contiguous", "objects"),
+    "messages": ("tags_in_any_order", "from_the_first_sender"),
+    "groups": ("every_subset",),
+    "async": ("work",),
+}
+"""Tests of one host, by file, whose bodies run on two."""
+RUN_BODIES = """
+import inspect, os, sys, torch.distributed as dist, pycollective.torch
+from c10d import World, begin_anew
+from processes import _load
+begin_anew()
 dist.init_process_group("pycollective")
-n, me = dist.get_world_size(), dist.get_rank()
-assert me == int(os.environ.get("OMPI_COMM_WORLD_RANK", me))
-group = dist.group.WORLD
-assert group.comm.local_size == 2 and group.comm.cross_size == 2
-total = sum(range(n))
-for dtype in (torch.float32, torch.bfloat16, torch.int64):
-    x = torch.full((5, 3), me).to(dtype)
-    dist.all_reduce(x)
-    assert (x == total).all()
-    work = dist.all_reduce(x.t(), async_op=True)
-    work.wait()
-    assert (x == n * total).all()
-x = torch.full((4,), float(me))
-outs = [torch.empty(4) for _ in range(n)]
-dist.all_gather(outs, x)
-assert [out[0].item() for out in outs] == list(range(n))
-dist.broadcast(x, 3)
-assert x[0] == 3
-dist.reduce(x, 1, dist.ReduceOp.AVG)
-part = torch.empty(2)
-dist.reduce_scatter_tensor(part, torch.arange(2.0 * n))
-assert part.tolist() == [n * 2.0 * me, n * (2.0 * me + 1)]
-dist.scatter(part, [torch.full((2,), float(r)) for r in range(n)] if me == 2 else None, 2)
-assert part.tolist() == [me, me]
-got = [torch.empty(2) for _ in range(n)] if me == 0 else None
-dist.gather(part, got)
-rows = torch.cat([torch.full((r + 1,), float(me)) for r in range(n)])
-back = torch.empty((me + 1) * n)
-dist.all_to_all_single(back, rows, [me + 1] * n, [r + 1 for r in range(n)])
-assert back.tolist() == [float(r) for r in range(n) for _ in range(me + 1)]
-found = [None] * n
-dist.all_gather_object(found, {"rank": me})
-assert found[3] == {"rank": 3}
-# messages: tags out of order, from any source
-works = [dist.isend(torch.full((3,), 10.0 * me + tag), (me + 2) % n, tag=tag) for tag in (1, 2)]
-out = torch.empty(3)
-for tag in (2, 1):
-    dist.recv(out, (me + 2) % n, tag=tag)
-    assert out[0] == 10 * ((me + 2) % n) + tag
-for work in works:
-    work.wait()
-if me == 0:
-    assert sorted(dist.recv(out) for _ in range(n - 1)) == [1, 2, 3]
-else:
-    dist.send(out, 0)
-try:
-    dist.send(out, me)
-    raise AssertionError
-except ValueError:
-    pass
-# groups on one host, and across
-here, there = dist.new_group([0, 1]), dist.new_group([2, 3])
-mixed = dist.new_group([1, 2])
-for ranks, one in (([0, 1], here), ([2, 3], there), ([1, 2], mixed)):
-    if me in ranks:
-        y = torch.tensor([float(me)])
-        dist.all_reduce(y, group=one)
-        assert y == sum(ranks)
-dist.barrier()
+world = World(None, dist.get_rank(), dist.get_world_size(), gloo=False)
+assert world.rank == int(os.environ["OMPI_COMM_WORLD_RANK"])
+assert world.ours.comm.local_size == world.ours.comm.cross_size == 2
+for name in sys.argv[1:]:
+    inspect.unwrap(_load(*name.split("::")))(world)
 dist.destroy_process_group()
 print("fine", flush=True)
 """
-
-
 LOSS = """
 import os, signal, torch, torch.distributed as dist, pycollective
 dist.init_process_group("pycollective")
@@ -180,7 +134,7 @@ def assert_fine(folder: Path, script: str, *words: str, ranks: int) -> None:
     """Every rank under mpirun prints that."""
     file = folder / "script.py"
     file.write_text(script)
-    done = on_two_host_names([sys.executable, file, *words], folder, ranks=ranks)
+    done = on_two_host_names([sys.executable, file, *words], folder, ranks=ranks, env=processes.IMPORTABLE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("fine") == ranks
 
@@ -188,7 +142,9 @@ def assert_fine(folder: Path, script: str, *words: str, ranks: int) -> None:
 @pytest.mark.mpi
 def test_two_hosts(tmp_path: Path) -> None:
     """No host's name needs to resolve: ranks learn addresses."""
-    assert_fine(tmp_path, CASE, ranks=4)
+    here = Path(__file__).parent
+    names = [f"{here}/test_{file}.py::test_{name}" for file, bodies in BODIES.items() for name in bodies]
+    assert_fine(tmp_path, RUN_BODIES, *names, ranks=4)
 
 
 @pytest.mark.mpi
