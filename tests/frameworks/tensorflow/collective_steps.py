@@ -1,28 +1,22 @@
 """hvd.* on TensorFlow, run by each rank through run_steps.py."""
 
 import queue
-import sys
 import threading
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from checks import Checks, raises
 
 import pycollective.tensorflow as hvd
 from pycollective.hvd import basics
 
 v1 = tf.compat.v1
-CHECKS: list[Callable[[], None]] = []
+check = Checks()
 DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int8, tf.uint8, tf.int32, tf.int64, tf.uint64)
 SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (7,), (3, 5), (0, 4), (70_001,))
 GRADIENT_SHAPES = ((17, 33), (33,), (), (5, 3, 3), (4099,))
-
-
-def check(function: Callable[[], None]) -> Callable[[], None]:
-    CHECKS.append(function)
-    return function
 
 
 def random(shape: tuple[int, ...], dtype: tf.DType, seed: int) -> np.ndarray:
@@ -50,15 +44,6 @@ def same(a: Any, b: Any) -> None:
     a, b = (np.asarray(x.numpy() if isinstance(x, tf.Tensor) else x) for x in (a, b))
     assert (a.dtype, a.shape) == (b.dtype, b.shape), (a.dtype, a.shape, b.dtype, b.shape)
     assert a.tobytes() == b.tobytes(), (a, b)
-
-
-def raises(kind: Any, words: str, function: Callable[[], Any]) -> None:
-    try:
-        function()
-    except kind as error:
-        assert words in str(error), f"{words!r} is not in {error}"
-        return
-    raise AssertionError(f"did not raise {kind}")
 
 
 @check
@@ -497,15 +482,7 @@ def rows_after_join() -> None:
 
 
 def outcomes() -> dict[str, str]:
-    """Check -> "" or its traceback."""
     hvd.init(process_sets="dynamic")
-    found = {}
-    for function in CHECKS:
-        try:
-            function()
-            found[function.__name__] = ""
-        except BaseException:
-            found[function.__name__] = traceback.format_exc()
-        print(function.__name__, file=sys.stderr, flush=True)
+    found = check.outcomes()
     hvd.shutdown()
     return found

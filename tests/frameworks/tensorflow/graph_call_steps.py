@@ -3,12 +3,12 @@
 import itertools
 import os
 import sys
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from checks import Checks, raises
 
 from pycollective.engine import Item
 from pycollective.hvd import basics, handles
@@ -25,20 +25,10 @@ DTYPES = (
     tf.float32, tf.float64, tf.half, tf.bfloat16, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32,
     tf.uint64, tf.complex64, tf.complex128,
 )  # fmt: skip
-CHECKS: list[Callable[[], None]] = []
-WITH_THE_OPERATION: list[Callable[[], None]] = []
-"""Checks of what calls that block a thread cannot do."""
+WITH_OPERATION = os.environ.get("PYCOLLECTIVE_TENSORFLOW_OP") != "0"
+check, needs_operation = Checks(), Checks()
+"""The latter of what calls that block a thread cannot do."""
 starts = 0
-
-
-def check(function: Callable[[], None]) -> Callable[[], None]:
-    CHECKS.append(function)
-    return function
-
-
-def needs_operation(function: Callable[[], None]) -> Callable[[], None]:
-    WITH_THE_OPERATION.append(function)
-    return function
 
 
 def allreduce(name: str, op: str = "sum") -> Start:
@@ -69,13 +59,27 @@ def reduced(x: Any, name: str, op: str = "sum") -> Any:
     return graph_calls.call(allreduce(name, op), [x], [x.dtype], [x.shape], name=name)[0]
 
 
-def raises(kind: type[BaseException], text: str, function: Callable[[], Any]) -> BaseException:
-    try:
-        function()
-    except kind as error:
-        assert text in str(error), str(error)
-        return error
-    raise AssertionError(f"no {kind.__name__}")
+def scalar(start: Start) -> Any:
+    """A call without operands, whose result is an integer."""
+    return graph_calls.call(start, [], [tf.int32], [tf.TensorShape([])], name="scalar")[0]
+
+
+def noted(order: list[Any], note: Any, x: Any) -> Any:
+    """`x`, by a call that adds a note to `order`."""
+
+    def start(call: GraphCall) -> None:
+        order.append(note)
+        call.output(0, ())[...] = call.inputs[0]
+        call.done(None)
+
+    return graph_calls.call(start, [x], [tf.float32], [tf.TensorShape([])], name="noted")[0]
+
+
+def jitted(function: Callable[..., Any]) -> Callable[..., Any]:
+    return tf.function(function, jit_compile=True)
+
+
+FUNCTIONS = [tf.function, jitted] if WITH_OPERATION else [tf.function]
 
 
 def in_session(build: Callable[[], Any], **feeds: Any) -> Any:
@@ -95,13 +99,14 @@ SUM = sum(range(1, 1 + int(sys.argv[1])))
 
 @check
 def element_types() -> None:
-    for dtype in DTYPES:
+    for function, dtype in itertools.product(FUNCTIONS, DTYPES):
         x = tf.cast(tf.constant([[1, 2, 3], [4, 5, 6]]) * (basics.rank() + 1), dtype)
-        y = tf.function(lambda x: reduced(x, "types"))(x)
+        y = function(lambda x: reduced(x, "types"))(x)
         assert y.dtype == dtype and y.shape == (2, 3)
         assert np.array_equal(y.numpy(), (SUM * np.array([[1, 2, 3], [4, 5, 6]])).astype(dtype.as_numpy_dtype))
     yes = tf.constant([True, basics.rank() == 0])
-    assert tf.function(lambda x: reduced(x, "bool", "land"))(yes).numpy().tolist() == [True, False]
+    for function in FUNCTIONS:
+        assert function(lambda x: reduced(x, "bool", "land"))(yes).numpy().tolist() == [True, False]
 
 
 @check
@@ -112,8 +117,8 @@ def element_types_without_arithmetic() -> None:
 
 @check
 def shapes() -> None:
-    for shape in ((), (0,), (3, 0, 2), (1,), (5, 1, 2)):
-        y = tf.function(lambda x: reduced(x, "shapes"))(tf.ones(shape))
+    for function, shape in itertools.product(FUNCTIONS, ((), (0,), (3, 0, 2), (1,), (5, 1, 2))):
+        y = function(lambda x: reduced(x, "shapes"))(tf.ones(shape))
         assert np.array_equal(y.numpy(), np.full(shape, basics.size(), np.float32))
 
 
@@ -162,18 +167,10 @@ def eagerly() -> None:
 def in_order_in_a_function() -> None:
     order: list[int] = []
 
-    def start(number: int) -> Start:
-        def note(call: GraphCall) -> None:
-            order.append(number)
-            call.output(0, ())[...] = 0
-            call.done(None)
-
-        return note
-
     @tf.function
     def step() -> Any:
         for number in range(20):
-            graph_calls.call(start(number), [], [tf.int32], [tf.TensorShape([])], name="ordered")
+            noted(order, number, tf.constant(0.0))
         return tf.constant(0)
 
     step()
@@ -183,36 +180,30 @@ def in_order_in_a_function() -> None:
 
 @check
 def in_loops_and_branches() -> None:
-    @tf.function
     def step(x: Any) -> Any:
         for _ in tf.range(3):
             x = reduced(x, "loop") if tf.reduce_sum(x) > 0 else x - 1
-        return x
+        return reduced(x, "after") + reduced(x, "after.2")
 
-    assert step(tf.constant([1.0])).numpy().tolist() == [float(basics.size()) ** 3]
+    for function in FUNCTIONS:
+        assert function(step)(tf.constant([1.0])).numpy().tolist() == [2 * float(basics.size()) ** 4]
 
 
 @check
 def errors_of_a_start() -> None:
-    def failing(error: Exception, through_done: bool) -> Start:
-        def start(call: GraphCall) -> None:
-            if not through_done:
-                raise error
+    invalid, unknown = tf.errors.InvalidArgumentError, tf.errors.UnknownError
+    for error, kind in ((ValueError("bad"), invalid), (TypeError("bad"), invalid), (RuntimeError("bad"), unknown)):
+
+        def raising(call: GraphCall, error: Exception = error) -> None:
+            raise error
+
+        def done(call: GraphCall, error: Exception = error) -> None:
             call.done(error)
 
-        return start
-
-    for through_done in (False, True):
-        for error, kind in ((ValueError("bad"), tf.errors.InvalidArgumentError), (TypeError("bad"),
-             tf.errors.InvalidArgumentError), (RuntimeError("bad"), tf.errors.UnknownError)):  # fmt: skip
-            start, shape = failing(error, through_done), tf.TensorShape([])
-
-            def build(start: Start = start, shape: Any = shape) -> Any:
-                return graph_calls.call(start, [], [tf.int32], [shape], name="failing")
-
-            caught = raises(kind, "bad", tf.function(build))
+        for start in (raising, done):
+            caught = raises(kind, "bad", tf.function(lambda start=start: scalar(start)))
             assert graph_calls.internal_error(caught) is None
-            raises(kind, "bad", lambda build=build: in_session(build))
+            raises(kind, "bad", lambda start=start: in_session(lambda: scalar(start)))
 
 
 @check
@@ -242,14 +233,15 @@ def on_a_device_without_the_operation() -> None:
 
 
 @needs_operation
-def many_in_a_v1_graph_in_any_order() -> None:
-    def build() -> Any:
-        works = {i: reduced(tf.fill([3], float(i)), f"many.{i}") for i in rotated([*range(MANY)])}
+def many_in_any_order() -> None:
+    def many(x: Any) -> Any:
+        works = {i: reduced(x + float(i), f"many.{i}") for i in rotated([*range(MANY)])}
         return [works[i] for i in range(MANY)]
 
+    compiled = jitted(many)
     for _ in range(3):
-        found = in_session(build)
-        assert [x.tolist() for x in found] == [[float(i * basics.size())] * 3 for i in range(MANY)]
+        for found in (in_session(lambda: many(tf.zeros([3]))), compiled(tf.zeros([3]))):
+            assert [np.asarray(x).tolist() for x in found] == [[float(i * basics.size())] * 3 for i in range(MANY)]
 
 
 @needs_operation
@@ -288,14 +280,16 @@ def calls_are_neither_merged_nor_folded() -> None:
 
 @needs_operation
 def unused_calls_run() -> None:
-    @tf.function
     def step() -> Any:
-        reduced(tf.constant(1.0), "unused")
+        reduced(tf.constant(1.0), "unused.1")
+        reduced(tf.constant(1.0), "unused.2")
         return tf.constant(0)
 
-    before = starts
-    step()
-    assert starts == before + 1
+    for function in FUNCTIONS:
+        before, made = starts, function(step)
+        made()
+        made()
+        assert starts == before + 4
 
 
 @needs_operation
@@ -323,15 +317,12 @@ def calls_that_break_the_rules() -> None:
             call.output(0, ())[...] = 3
             call.done(None)
 
-    def build(start: Start) -> Any:
-        return graph_calls.call(start, [], [tf.int32], [tf.TensorShape([])], name="rules")
-
-    raises(tf.errors.InternalError, "dropped", lambda: tf.function(build)(dropped))
-    assert tf.function(build)(twice)[0].numpy() == 1
+    raises(tf.errors.InternalError, "dropped", lambda: tf.function(scalar)(dropped))
+    assert tf.function(scalar)(twice).numpy() == 1
     raises(ValueError, "completed before", lambda: kept[0].done(None))
     raises(ValueError, "completed", lambda: kept[0].output(0, ()))
-    raises(tf.errors.InternalError, "", lambda: tf.function(build)(nothing))
-    assert tf.function(build)(indices)[0].numpy() == 3
+    raises(tf.errors.InternalError, "", lambda: tf.function(scalar)(nothing))
+    assert tf.function(scalar)(indices).numpy() == 3
 
 
 @needs_operation
@@ -346,22 +337,6 @@ def graphs_of_another_process() -> None:
     with tf.Graph().as_default(), v1.Session() as session:
         tf.import_graph_def(definition, name="")
         raises(tf.errors.InvalidArgumentError, "another process", lambda: session.run(fetched))
-
-
-def jitted(function: Callable[..., Any]) -> Callable[..., Any]:
-    return tf.function(function, jit_compile=True)
-
-
-@needs_operation
-def many_in_a_compiled_function_in_any_order() -> None:
-    @jitted
-    def step(x: Any) -> Any:
-        works = {i: reduced(x + float(i), f"many.{i}") for i in rotated([*range(MANY)])}
-        return [works[i] for i in range(MANY)]
-
-    for _ in range(3):
-        found = step(tf.zeros([3]))
-        assert [x.numpy().tolist() for x in found] == [[float(i * basics.size())] * 3 for i in range(MANY)]
 
 
 @needs_operation
@@ -396,65 +371,18 @@ def calls_of_a_compiled_function_that_depend_on_others_in_any_order() -> None:
 def loops_of_a_compiled_function_run_between_the_calls_before_and_behind() -> None:
     order: list[str] = []
 
-    def noted(name: str, x: Any) -> Any:
-        def start(call: GraphCall) -> None:
-            order.append(name)
-            call.output(0, ())[...] = call.inputs[0]
-            call.done(None)
-
-        return graph_calls.call(start, [x], [tf.float32], [tf.TensorShape([])], name=name)[0]
-
     @jitted
     def step(x: Any) -> Any:
-        before = [noted("before", x) for _ in range(3)]
+        before = [noted(order, "before", x) for _ in range(3)]
         y = x
         for _ in tf.range(2):
-            y = noted("loop", y)
+            y = noted(order, "loop", y)
             if y > 0:
-                y = noted("branch", y)
-        return [*before, y, *(noted("behind", x) for _ in range(3))]
+                y = noted(order, "branch", y)
+        return [*before, y, *(noted(order, "behind", x) for _ in range(3))]
 
     step(tf.constant(1.0))
     assert order == ["before"] * 3 + ["loop", "branch"] * 2 + ["behind"] * 3, order
-
-
-@needs_operation
-def unused_calls_of_a_compiled_function_run() -> None:
-    @jitted
-    def step() -> Any:
-        reduced(tf.constant(1.0), "unused.1")
-        reduced(tf.constant(1.0), "unused.2")
-        return tf.constant(0)
-
-    before = starts
-    step()
-    step()
-    assert starts == before + 4
-
-
-@needs_operation
-def element_types_and_shapes_in_a_compiled_function() -> None:
-    for dtype in DTYPES:
-        x = tf.cast(tf.constant([[1, 2, 3], [4, 5, 6]]) * (basics.rank() + 1), dtype)
-        y = jitted(lambda x: reduced(x, "types"))(x)
-        assert y.dtype == dtype and y.shape == (2, 3)
-        assert np.array_equal(y.numpy(), (SUM * np.array([[1, 2, 3], [4, 5, 6]])).astype(dtype.as_numpy_dtype))
-    yes = tf.constant([True, basics.rank() == 0])
-    assert jitted(lambda x: reduced(x, "bool", "land"))(yes).numpy().tolist() == [True, False]
-    for shape in ((), (0,), (3, 0, 2), (5, 1, 2)):
-        y = jitted(lambda x: reduced(x, "shapes"))(tf.ones(shape))
-        assert np.array_equal(y.numpy(), np.full(shape, basics.size(), np.float32))
-
-
-@needs_operation
-def in_loops_and_branches_of_a_compiled_function() -> None:
-    @jitted
-    def step(x: Any) -> Any:
-        for _ in tf.range(3):
-            x = reduced(x, "loop") if tf.reduce_sum(x) > 0 else x - 1
-        return reduced(x, "after") + reduced(x, "after.2")
-
-    assert step(tf.constant([1.0])).numpy().tolist() == [2 * float(basics.size()) ** 4]
 
 
 @needs_operation
@@ -465,12 +393,9 @@ def errors_in_a_compiled_function() -> None:
     def other_shape(call: GraphCall) -> None:
         call.output(0, (3,))
 
-    def build(start: Start) -> Any:
-        return graph_calls.call(start, [], [tf.int32], [tf.TensorShape([])], name="failing")
-
-    caught = raises(tf.errors.OpError, "rank 7", lambda: jitted(build)(failing))
+    caught = raises(tf.errors.OpError, "rank 7", lambda: jitted(scalar)(failing))
     assert str(graph_calls.internal_error(caught)) == "rank 7 is gone"
-    raises(tf.errors.OpError, "shape (3,)", lambda: jitted(build)(other_shape))
+    raises(tf.errors.OpError, "shape (3,)", lambda: jitted(scalar)(other_shape))
     x = tf.ones([2 + basics.rank()])
     raises(tf.errors.OpError, "MismatchError", lambda: jitted(lambda: reduced(x, "differ"))())
     assert jitted(lambda: reduced(tf.ones([]), "differ"))().numpy() == basics.size()
@@ -486,18 +411,9 @@ def unknown_shapes_in_a_compiled_function() -> None:
 
 
 def outcomes() -> dict[str, str]:
-    """Check -> "" or its traceback."""
     basics.init()
-    found = {}
-    with_operation = os.environ.get("PYCOLLECTIVE_TENSORFLOW_OP") != "0"
     why = graph_calls.why_not()
-    found["why_not"] = "" if bool(why) != with_operation else f"why_not() is {why!r}"
-    for function in CHECKS + (WITH_THE_OPERATION if with_operation else []):
-        try:
-            function()
-            found[function.__name__] = ""
-        except BaseException:
-            found[function.__name__] = traceback.format_exc()
-        print(function.__name__, file=sys.stderr, flush=True)
+    found = {"why_not": "" if bool(why) != WITH_OPERATION else f"why_not() is {why!r}"}
+    found |= check.outcomes() | (needs_operation.outcomes() if WITH_OPERATION else {})
     handles.shutdown()
     return found
