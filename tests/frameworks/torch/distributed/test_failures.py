@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import os
 import time
 from datetime import timedelta
 from types import SimpleNamespace
@@ -222,17 +221,6 @@ def test_a_rank_that_cannot_join_tells_the_others(world: World) -> None:
             with pytest.raises(pycollective.BootstrapError, match=f"rank {unable} of 3: too many open files"):
                 dist.new_group()
         assert time.monotonic() - start < 15, "as soon as it is known, not at the deadline"
-
-
-def test_nothing_remains_of_ranks_that_end_silently() -> None:
-    """The job itself checks /dev/shm."""
-    with job(2, _vanish, leave="vanish") as ranks:
-        ranks.outcomes(20)
-
-
-def _vanish(world: World) -> None:
-    dist.all_reduce(torch.ones(3))
-    os._exit(0)
 
 
 class _Group:

@@ -20,7 +20,6 @@ import pycollective
 torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from torch._C import _distributed_c10d as c10d  # noqa: E402
-from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 
 from pycollective.torch.distributed import Options  # noqa: E402
 
@@ -111,20 +110,6 @@ def test_groups_come_and_go(world: World) -> None:
         dist.all_reduce(x)
         assert x.tolist() == [2.0 * i] * 2
         dist.destroy_process_group()
-
-
-@on_ranks(4)
-def test_two_dimensions_of_ranks(world: World) -> None:
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
-    x = torch.tensor([2.0**world.rank])
-    dist.all_reduce(x, group=mesh.get_group("columns"))
-    assert x == (3 if world.rank < 2 else 12)
-    dist.all_reduce(x, group=mesh.get_group("rows"))
-    assert x == 15
-    assert mesh["rows"].get_local_rank() == world.rank // 2
-    y = torch.tensor([1.0])
-    dist.all_reduce(y, group=mesh["rows", "columns"]._flatten().get_group())
-    assert y == 4
 
 
 @on_ranks(2)

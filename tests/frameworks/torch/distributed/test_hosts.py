@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import processes
 import pytest
-from c10d import torch_loaded
+from c10d import begin_anew, torch_loaded
 
 import pycollective
 from launch import on_two_host_names
 
-TCPStore: Any = pytest.importorskip("torch.distributed").TCPStore
+torch: Any = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+from c10d_training import flat  # noqa: E402
+
 pytestmark = pytest.mark.torch
 TOKEN = {"PYCOLLECTIVE_TOKEN": "5c" * 16}
 
@@ -43,49 +45,6 @@ for name in sys.argv[1:]:
 dist.destroy_process_group()
 print("fine", flush=True)
 """
-LOSS = """
-import os, signal, torch, torch.distributed as dist, pycollective
-dist.init_process_group("pycollective")
-me = dist.get_rank()
-out = torch.zeros(1)
-if me == 3:
-    dist.send(torch.ones(1), 0)
-    dist.recv(out, 0)
-    os.kill(os.getpid(), signal.SIGKILL)
-if me == 0:
-    dist.recv(out, 3)
-    dist.send(out, 3)
-try:
-    dist.recv(out, 3, tag=5)
-    print("received")
-except pycollective.PeerLostError as error:
-    print("lost", error.rank)
-"""
-TRAINING = """
-import hashlib, torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-torch.set_num_threads(1)
-torch.manual_seed(1)
-dist.init_process_group("pycollective")
-layers = torch.nn.Linear(300, 200), torch.nn.Tanh(), torch.nn.Linear(200, 5)
-model = DistributedDataParallel(torch.nn.Sequential(*layers))
-optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
-torch.manual_seed(dist.get_rank())
-for _ in range(3):
-    optimizer.zero_grad()
-    model(torch.randn(8, 300)).square().mean().backward()
-    optimizer.step()
-weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
-print(dist.group.WORLD.comm.backend.group.nodes.count, hashlib.sha256(weights).hexdigest())
-dist.destroy_process_group()
-"""
-REFUSED = """
-import torch.distributed as dist, pycollective
-try:
-    dist.init_process_group("pycollective")
-except pycollective.BootstrapError as error:
-    print(error)
-"""
 # torch's own rendezvous: pycollective.init is not called.
 UNDER_MPIRUN = """
 import os, sys, torch, torch.distributed as dist
@@ -104,30 +63,29 @@ print("fine", flush=True)
 
 
 def on_virtual_hosts(
-    script: str, ranks: int = 4, hosts: int = 2, env: Sequence[Mapping[str, str]] = ({},)
-) -> dict[int, str]:
-    """What the ranks print that are not killed: processes with torchrun's variables; env: more variables, by host."""
-    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)  # as in torchrun's agent: outlives the ranks
+    body: Callable[[], Any], ranks: int, hosts: int = 2, env: Sequence[Mapping[str, str]] = ({},)
+) -> dict[int, Any]:
+    """What the ranks return that are not killed: processes with torchrun's variables; env: more variables, by host."""
+    store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)  # outlives the ranks, as torchrun's
     job = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
     job |= {"TORCHELASTIC_USE_AGENT_STORE": "True"}
     of_ranks = []
     for rank in range(ranks):
         host = rank * hosts // ranks
         of_ranks.append({**job, "RANK": str(rank), "PYCOLLECTIVE_HOST": f"virtual{host}", **env[host % len(env)]})
-    with torch_loaded(), processes.Job(ranks, _run_script, script, of_ranks, leave="vanish") as started:
+    place = processes._place(body)
+    with torch_loaded(), processes.Job(ranks, _enter, place, of_ranks, leave="vanish") as started:
         outcomes = started.outcomes()
     for outcome in outcomes.values():
         assert outcome.error is None, outcome.trace
     return {rank: outcome.value for rank, outcome in sorted(outcomes.items()) if outcome.value is not None}
 
 
-def _run_script(comm: Any, link: Any, script: str, of_ranks: list[dict[str, str]]) -> str:
-    """Run a script in this process, which has torch loaded, with a rank's variables; returns what it prints."""
+def _enter(comm: Any, link: Any, place: tuple[str, str], of_ranks: list[dict[str, str]]) -> Any:
     os.environ.update(of_ranks[comm.rank])
     pycollective.shutdown()  # the one in which the test reaches its ranks
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(compile(script, "script", "exec"), {"__name__": "__main__"})
-    return printed.getvalue()
+    begin_anew()
+    return processes._load(*place)()
 
 
 def assert_fine(folder: Path, script: str, *words: str, ranks: int) -> None:
@@ -149,23 +107,52 @@ def test_two_hosts(tmp_path: Path) -> None:
 
 @pytest.mark.mpi
 def test_mpi_distributes_the_token(tmp_path: Path) -> None:
-    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     assert_fine(tmp_path, UNDER_MPIRUN, str(store.port), ranks=2)
 
 
 def test_training_gives_the_bits_of_one_host() -> None:
     """Three ranks on one host, and on two that share a token."""
-    digests = set()
+    weights = set()
     for hosts in (1, 2):
-        for printed in on_virtual_hosts(TRAINING, ranks=3, hosts=hosts, env=[TOKEN]).values():
-            count, digest = printed.split()
-            assert count == str(hosts)
-            digests.add(digest)
-    assert len(digests) == 1
+        for count, found in on_virtual_hosts(_training, ranks=3, hosts=hosts, env=[TOKEN]).values():
+            assert count == hosts
+            weights.add(found)
+    assert len(weights) == 1
+
+
+def _training() -> tuple[int, bytes]:
+    dist.init_process_group("pycollective")
+    layers = torch.nn.Linear(300, 200), torch.nn.Tanh(), torch.nn.Linear(200, 5)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    torch.manual_seed(dist.get_rank())
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(8, 300)).square().mean().backward()
+        optimizer.step()
+    count = dist.group.WORLD.comm.backend.group.nodes.count
+    dist.destroy_process_group()
+    return count, flat(model).numpy().tobytes()
 
 
 def test_a_lost_sender_on_another_host_is_named() -> None:
-    assert on_virtual_hosts(LOSS) == dict.fromkeys(range(3), "lost 3\n")
+    assert on_virtual_hosts(_lost_sender, ranks=4) == dict.fromkeys(range(3), 3)
+
+
+def _lost_sender() -> int | None:
+    dist.init_process_group("pycollective")
+    rank, out = dist.get_rank(), torch.zeros(1)
+    if rank == 3:
+        dist.send(torch.ones(1), 0)
+        dist.recv(out, 0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 0:
+        dist.recv(out, 3)
+        dist.send(out, 3)
+    with pytest.raises(pycollective.PeerLostError) as caught:
+        dist.recv(out, 3, tag=5)
+    return caught.value.rank
 
 
 @pytest.mark.parametrize(
@@ -177,5 +164,11 @@ def test_a_lost_sender_on_another_host_is_named() -> None:
     ],
 )
 def test_ranks_with_different_tokens_are_refused(env: list[dict[str, str]], stated: str) -> None:
-    printed = on_virtual_hosts(REFUSED, ranks=2, env=env)
-    assert len(printed) == 2 and all(stated in text for text in printed.values()), printed
+    errors = on_virtual_hosts(_refused, ranks=2, env=env)
+    assert len(errors) == 2 and all(stated in text for text in errors.values()), errors
+
+
+def _refused() -> str:
+    with pytest.raises(pycollective.BootstrapError) as caught:
+        dist.init_process_group("pycollective")
+    return str(caught.value)

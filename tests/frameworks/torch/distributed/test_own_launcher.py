@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 
-from launch import launch
+from launch import launch, needs
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -51,8 +49,8 @@ accelerator.end_training()
 """
 
 
-@pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="needs accelerate")
 def test_accelerate_forms_one_group() -> None:
+    needs("accelerate")
     # Not its exit code: with accelerate and torch 2.13, Gloo aborts at the exit of one job in three, torchrun's too.
     ran = launch(2, ACCELERATE, timeout=90, loaded=["torch"])
     assert ran.outputs == ["0 2 [[6.0, 6.0]]\n", "1 2 [[6.0, 6.0]]\n"]  # the mean of 4 and 8
@@ -81,7 +79,7 @@ torch.distributed.destroy_process_group()  # a process that ends with Gloo's thr
 """
 
 
-@pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="needs lightning")
 def test_lightning_forms_one_group() -> None:
+    needs("lightning")
     ran = launch(2, LIGHTNING, check=True, timeout=90, loaded=["torch"])
     assert ran.outputs == ["0 2 1.0 2.0\n", "1 2 1.0 2.0\n"]  # one row each, and the mean of their gradients
