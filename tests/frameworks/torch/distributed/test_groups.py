@@ -28,7 +28,7 @@ pytestmark = pytest.mark.torch
 
 @on_ranks(1, 2, 3, 4)
 def test_every_subset(world: World) -> None:
-    """All groups of all sizes, in both orders of ranks, alive at the same time and used in turn."""
+    """All groups of all sizes, alive at the same time and used in turn."""
     ranks = range(world.size)
     members = [list(some) for k in ranks for some in itertools.combinations(ranks, k + 1)]
     groups = [dist.new_group(some) for some in members]
