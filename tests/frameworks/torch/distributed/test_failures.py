@@ -8,6 +8,7 @@ import time
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from c10d import World, job, naming, on_ranks
@@ -223,31 +224,13 @@ def test_a_rank_that_cannot_join_tells_the_others(world: World) -> None:
         assert time.monotonic() - start < 15, "as soon as it is known, not at the deadline"
 
 
-class _Group:
-    """A backend of rank 1 of 3 of which rank 0 is found to have ended after some looks; never: None."""
-
-    def __init__(self, looks: int | None) -> None:
-        self.group = SimpleNamespace(size=3, rank=1)
-        self.team = self
-        self.looks, self.failure = looks, pycollective.Error("sound")
-
-    def check(self) -> None:
-        if self.looks:
-            self.looks -= 1
-
-    def gone(self, rank: int) -> bool:
-        return rank == 0 and self.looks == 0
-
-    def fail(self, error: pycollective.Error) -> None:
-        self.failure = error
-
-
-@pytest.mark.parametrize(("looks", "kind"), [(3, pycollective.PeerLostError), (None, pycollective.TimeoutError)])
-def test_a_rendezvous_that_fails_ends_the_group_with_its_cause(
-    looks: int | None, kind: type[pycollective.Error], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_rendezvous_that_fails_ends_the_group_with_its_cause(gone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 is found to have ended at the second look, or never."""
     monkeypatch.setattr("pycollective.torch.distributed.health._CLOSING", 0.1)
-    group: Any = _Group(looks)
-    Health(SimpleNamespace(backend=group)).give_up(pycollective.BootstrapError("rank 0 left the rendezvous"))  # type: ignore[arg-type]
-    assert type(group.failure) is kind
-    assert "rank 0" in str(group.failure)
+    backend = mock.Mock(group=SimpleNamespace(size=3, rank=1))
+    backend.team.gone.side_effect = lambda rank: gone and rank == 0 and backend.check.call_count > 1
+    Health(mock.Mock(backend=backend)).give_up(pycollective.BootstrapError("rank 0 left the rendezvous"))
+    (failure,) = backend.fail.call_args.args
+    assert type(failure) is (pycollective.PeerLostError if gone else pycollective.TimeoutError)
+    assert "rank 0" in str(failure)
