@@ -209,35 +209,6 @@ def bits_do_not_depend_on_fusion() -> None:
 
 
 @check
-def tape_equals_a_single_process() -> None:
-    generator = np.random.default_rng(0)
-    x, y = generator.random((12 * hvd.size(), 6)), generator.random((12 * hvd.size(), 2))
-    first, second = generator.random((6, 5)), generator.random((5, 2))
-
-    def trained(rows: slice, distributed: bool) -> list[np.ndarray]:
-        variables = [tf.Variable(first), tf.Variable(second)]
-
-        @tf.function
-        def step(x: Any, y: Any) -> None:
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((tf.tanh(x @ variables[0]) @ variables[1] - y) ** 2)
-            if distributed:
-                tape = hvd.DistributedGradientTape(tape)
-            for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
-                variable.assign_sub(0.1 * gradient)
-
-        for _ in range(5):
-            step(tf.constant(x[rows]), tf.constant(y[rows]))
-        return [variable.numpy() for variable in variables]
-
-    mine = trained(slice(12 * hvd.rank(), 12 * hvd.rank() + 12), True)
-    for ours, single in zip(mine, trained(slice(None), False), strict=True):
-        np.testing.assert_allclose(ours, single, rtol=0, atol=1e-12)
-    digests = hvd.allgather_object(b"".join(w.tobytes() for w in mine))
-    assert len(set(digests)) == 1
-
-
-@check
 def tape_with_sparse_and_local_gradients() -> None:
     size, rank = hvd.size(), hvd.rank()
     table, local, unused = tf.Variable(tf.ones([4, 2])), tf.Variable([2.0]), tf.Variable(1.0)

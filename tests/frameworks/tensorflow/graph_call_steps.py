@@ -107,12 +107,7 @@ def element_types() -> None:
     yes = tf.constant([True, basics.rank() == 0])
     for function in FUNCTIONS:
         assert function(lambda x: reduced(x, "bool", "land"))(yes).numpy().tolist() == [True, False]
-
-
-@check
-def element_types_without_arithmetic() -> None:
-    x = tf.constant(["a"])
-    raises(TypeError, "string", lambda: tf.function(lambda: reduced(x, "text"))())
+    raises(TypeError, "string", lambda: tf.function(lambda: reduced(tf.constant(["a"]), "text"))())
 
 
 @check
@@ -308,14 +303,10 @@ def calls_that_break_the_rules() -> None:
         call.done(None)
 
     def indices(call: GraphCall) -> None:
-        try:
-            for index, shape in ((1, ()), (-1, ()), (0, (-1,)), (0, (1 << 40, 1 << 40))):
-                raises(ValueError, "", lambda index=index, shape=shape: call.output(index, shape))
-        except AssertionError as error:
-            call.done(error)
-        else:
-            call.output(0, ())[...] = 3
-            call.done(None)
+        for index, shape in ((1, ()), (-1, ()), (0, (-1,)), (0, (1 << 40, 1 << 40))):
+            raises(ValueError, "", lambda index=index, shape=shape: call.output(index, shape))
+        call.output(0, ())[...] = 3
+        call.done(None)
 
     raises(tf.errors.InternalError, "dropped", lambda: tf.function(scalar)(dropped))
     assert tf.function(scalar)(twice).numpy() == 1
