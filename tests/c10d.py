@@ -208,7 +208,7 @@ def on_ranks(*sizes: int, gloo: bool = False, **options: Any) -> Callable[[Calla
 
 @contextmanager
 def naming(*case: object) -> Iterator[None]:
-    """What is raised in it, names the case."""
+    """Errors that are raised in it name the case."""
     try:
         yield
     except BaseException as error:

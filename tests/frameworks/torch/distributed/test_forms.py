@@ -108,6 +108,15 @@ def test_objects(world: World) -> None:
             assert objects == [right[0], "hello"]
 
 
+def as_one(later: bool, call: Any, *arguments: Any) -> None:
+    """Calls with each of some arguments that torch makes as one."""
+    with dist._coalescing_manager(async_ops=later) as manager:
+        for each in zip(*arguments, strict=True):
+            call(*each)
+    if later:
+        manager.wait()
+
+
 @on_ranks(1, 2, 3, 4, gloo=True)
 def test_coalesced(world: World) -> None:
     n = world.size
@@ -115,30 +124,17 @@ def test_coalesced(world: World) -> None:
         xs = [values(world, "float32", 3, i + 1) for i in range(5)]  # small, of another type, strided, long
         xs += [values(world, "float64", 7), values(world, "float32", 4, 3).t(), values(world, "float32", 600_000)]
         right = [x.clone() for x in xs]
-        with dist._coalescing_manager(async_ops=later) as manager:
-            for x in xs:
-                dist.all_reduce(x)
-        if later:
-            manager.wait()
+        as_one(later, dist.all_reduce, xs)
         for x, y in zip(xs, right, strict=True):
             dist.all_reduce(y, group=world.gloo)
             same(x, y, x.shape)
         ins = [values(world, "int64", i + 1) for i in range(3)]
         outs = [torch.zeros(n * (i + 1), dtype=torch.int64) for i in range(3)]
-        with dist._coalescing_manager(async_ops=later) as manager:
-            for out, x in zip(outs, ins, strict=True):
-                all_gather_single(out, x)
-        if later:
-            manager.wait()
+        as_one(later, all_gather_single, outs, ins)
         for i, out in enumerate(outs):
             same(out, torch.cat(everybodys(world, "int64", i + 1)))
-        parts = [torch.zeros(i + 1, dtype=torch.int64) for i in range(3)]
-        with dist._coalescing_manager(async_ops=later) as manager:
-            for part, whole in zip(parts, outs, strict=True):
-                reduce_scatter_single(part, whole)
-        if later:
-            manager.wait()
-        for i, part in enumerate(parts):
+        as_one(later, reduce_scatter_single, ins, outs)
+        for i, part in enumerate(ins):
             same(part, n * everybodys(world, "int64", i + 1)[world.rank])
 
 
