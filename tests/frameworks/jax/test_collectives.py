@@ -61,7 +61,7 @@ def _bits() -> None:
 
 
 def test_allreduce_takes_its_operands_memory_where_nobody_misses_it() -> None:
-    assert launch(2, _memory, timeout=100, check=True).outputs == ["kept\ndonated\nlooped\nunused\nused\nnested\n"] * 2
+    launch(2, _memory, timeout=100, check=True)
 
 
 def _memory() -> None:
@@ -83,8 +83,7 @@ def _memory() -> None:
 
     def used(x: jax.Array) -> tuple[jax.Array, ...]:
         y = x * 2
-        z = reduced(y)
-        return z, y
+        return reduced(y), y
 
     def check(name: str, function: Callable[..., object], theirs: object, donated: bool = False) -> None:
         compiled = jax.jit(function, donate_argnums=0 if donated else ())
@@ -95,7 +94,7 @@ def _memory() -> None:
         made = compiled.lower(x).compile()
         more = made.memory_analysis().temp_size_in_bytes
         assert name not in ("kept", "donated") or " copy(" not in made.as_text(), name
-        print(name if more < x.nbytes // 2 else f"{name}: {more} bytes more")
+        assert more < x.nbytes // 2, f"{name}: {more} bytes more"
 
     check("kept", reduced, total)
     check("donated", reduced, total, donated=True)
