@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -47,20 +49,14 @@ def train(optimizer: Any, model: Any = None, epochs: int = 2, callbacks: Any = (
     return model
 
 
-def variable(shape: Any = (), name: str = "v", value: float = 0.0) -> Any:
-    if LEGACY:
-        import tensorflow as tf
-
-        return tf.Variable(np.full(shape, value, "float32"), name=name)
-    return keras.Variable(np.full(shape, value, "float32"), name=name)
+def variable(shape: Any = (), name: str = "v") -> Any:
+    kind = importlib.import_module("tensorflow").Variable if LEGACY else keras.Variable
+    return kind(np.zeros(shape, "float32"), name=name)
 
 
 def tensor(value: Any) -> Any:
-    if LEGACY:
-        import tensorflow as tf
-
-        return tf.constant(np.asarray(value, "float32"))
-    return keras.ops.convert_to_tensor(np.asarray(value, "float32"))
+    convert = importlib.import_module("tensorflow").constant if LEGACY else keras.ops.convert_to_tensor
+    return convert(np.asarray(value, "float32"))
 
 
 def step(optimizer: Any, *values: Any) -> list[float]:
@@ -76,17 +72,12 @@ def read(value: Any) -> Any:
     return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
 
 
-def raises(kind: Any, *words: str) -> Any:
-    import contextlib
-
-    @contextlib.contextmanager
-    def context() -> Any:
-        try:
-            yield
-        except kind as error:
-            missing = [word for word in words if word not in str(error)]
-            assert not missing, f"{missing} not in: {error}"
-        else:
-            raise AssertionError(f"did not raise {kind}")
-
-    return context()
+@contextlib.contextmanager
+def raises(kind: Any, *words: str) -> Iterator[None]:
+    try:
+        yield
+    except kind as error:
+        missing = [word for word in words if word not in str(error)]
+        assert not missing, f"{missing} not in: {error}"
+    else:
+        raise AssertionError(f"did not raise {kind}")

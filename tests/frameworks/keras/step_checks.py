@@ -75,12 +75,9 @@ def operators() -> None:
 
 def mixed_precision() -> None:
     """Infinite gradients on one rank: all ranks skip the step, and halve the scale."""
-    if LEGACY:
-        made = hvd.DistributedOptimizer(keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(1.0)))
-        others = keras.mixed_precision.LossScaleOptimizer(hvd.DistributedOptimizer(keras.optimizers.SGD(1.0)))
-    else:
-        made = hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0)))
-        others = keras.optimizers.LossScaleOptimizer(hvd.DistributedOptimizer(keras.optimizers.SGD(1.0)))
+    scaled = (keras.mixed_precision if LEGACY else keras.optimizers).LossScaleOptimizer
+    made = hvd.DistributedOptimizer(scaled(keras.optimizers.SGD(1.0)))
+    others = scaled(hvd.DistributedOptimizer(keras.optimizers.SGD(1.0)))
     for opt in (made, others):
         v, scale = variable((2,)), 2.0**15
         _apply(opt, v, float("inf") if hvd.rank() == 0 else 1.0)

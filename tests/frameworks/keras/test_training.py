@@ -14,7 +14,7 @@ needs("keras")
 pytestmark = pytest.mark.timeout(300)
 CHECKS = Path(__file__).with_name("run_checks.py")
 ALL = [
-    "fit", "eager", "fusion", "whole_batch", "accumulation", "clipping", "averages_and_ema", "operators",
+    "fit", "fusion", "whole_batch", "accumulation", "clipping", "averages_and_ema", "operators",
     "mixed_precision", "sets_and_local_layers", "sparse", "saving", "saving_passes", "state_is_kept",
     "metrics_and_rates", "momentum_is_corrected", "elastic", "values", "gradients_differ", "bypassed",
     "invalid_arguments", "frozen_in_fit", "batches_run_out", "rank_is_killed",

@@ -16,13 +16,10 @@ from common import BACKEND, LEGACY, digest, hvd, keras, network, read, rows, sam
 
 def fit() -> None:
     """Bit-equal weights for several optimizers and options."""
-    train(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)))
+    for eagerly in (False, True):
+        train(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), run_eagerly=eagerly)
     train(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01, momentum=0.9), compression=hvd.Compression.fp16))
     train(hvd.DistributedOptimizer(keras.optimizers.RMSprop(0.01), gradient_predivide_factor=2.0, groups=2))
-
-
-def eager() -> None:
-    train(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), run_eagerly=True)
 
 
 @contextlib.contextmanager
