@@ -6,7 +6,6 @@ in rank order.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 import subprocess
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import processes
-import pytest
+from bodies import run_by
 from speed import deadline
 
 SECONDS = deadline(20.0)
@@ -191,19 +190,9 @@ def reduce_scatter_single(out: Any, x: Any, **options: Any) -> Any:
     return getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)(out, x, **options)
 
 
-def on_ranks(*sizes: int, gloo: bool = False, **options: Any) -> Callable[[Callable[[World], Any]], Any]:
-    """Makes a body the test that runs it on so many processes, once for each number; options: as for `run`."""
-
-    def decorated(body: Callable[[World], Any]) -> Any:
-        @pytest.mark.parametrize("n", sizes)
-        @functools.wraps(body)
-        def test(n: int) -> None:
-            run(n, body, gloo=gloo, **options)
-
-        test.__signature__ = inspect.Signature([inspect.Parameter("n", inspect.Parameter.POSITIONAL_OR_KEYWORD)])
-        return test
-
-    return decorated
+def on_ranks(*sizes: int, gloo: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Makes a function of a World a test, run on so many processes: see bodies.run_by; options: as for `run`."""
+    return run_by(lambda n, body, given: run(n, body, *given.values(), gloo=gloo, **options), *sizes)
 
 
 @contextmanager

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import functools
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from bodies import Body, run_by
 from reference import Array, reference
 
 from pycollective import Communicator, local_world
@@ -112,49 +111,14 @@ def on_ranks(n: int, parts: list[Part]) -> list[list[Any]]:
     return [list(results) for results in zip(*by_rank, strict=True)]
 
 
-def on_each_rank(n: int = 0, hosts: Sequence[int] = ()) -> Callable[[Callable[..., object]], Callable[..., None]]:
-    """Makes a test of a function whose first argument is a communicator: it runs on each rank of a world of threads.
+def on_each_rank(*sizes: int, hosts: Sequence[int] = (), **options: Any) -> Callable[[Body], Any]:
+    """Makes a function of a communicator a test, run on each rank of worlds of threads: see bodies.run_by.
 
-    n: number of ranks; hosts: their hosts, if on several. Without them: the test's parameter of the name.
+    hosts: of the ranks, if on several. Without sizes they may be the test's parameter. options: of local_world.
     """
 
-    def decorate(body: Callable[..., object]) -> Callable[..., None]:
-        signature = inspect.signature(body)
-        signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+    def run(n: int, body: Body, given: dict[str, Any]) -> None:
+        places = hosts or given.get("hosts", ())
+        local_world(len(places) or n, hosts=places, **options).run(lambda comm: body(comm, **given))
 
-        @functools.wraps(body)
-        def test(*args: Any, **options: Any) -> None:
-            given = signature.bind(*args, **options).arguments
-            places = hosts or given.get("hosts", ())
-            world = local_world(len(places) or n or given["n"], hosts=places)
-            world.run(lambda comm: body(comm, *args, **options))
-
-        test.__signature__ = signature  # type: ignore[attr-defined]
-        return test
-
-    return decorate
-
-
-def on_every(n: int | None, run: Callable[[int, Callable[[Any], Any]], object]) -> Any:
-    """A decorator of a test: `run` calls it on each of n ranks, with its first argument; pytest gives the others.
-
-    n: None: the test's parameter `n`, which only the ranks know, then.
-    """
-
-    def decorate(body: Callable[..., Any]) -> Any:
-        @functools.wraps(body)
-        def test(**arguments: Any) -> None:
-            ranks = arguments.pop("n") if n is None else n
-            run(ranks, lambda first: body(first, **arguments))
-
-        number = inspect.Parameter("n", inspect.Parameter.KEYWORD_ONLY)
-        _, *others = inspect.signature(body).parameters.values()
-        test.__signature__ = inspect.Signature([*others, number] if n is None else others)  # type: ignore[attr-defined]
-        return test
-
-    return decorate
-
-
-def every_rank(n: int | None = None) -> Any:
-    """A decorator of a test, which runs on every rank of a world of threads: its first argument is a communicator."""
-    return on_every(n, lambda ranks, body: local_world(ranks).run(body))
+    return run_by(run, *([len(hosts)] if hosts else sizes))

@@ -6,14 +6,13 @@ in rank order. A test that is only a body is marked with `@with_ranks(2, 3)`.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import processes
-import pytest
+from bodies import run_by
 from c10d import begin_anew, torch_loaded
 
 
@@ -63,19 +62,6 @@ def _enter(comm: Any, link: Any, place: tuple[str, str], init: dict[str, Any], a
     return value
 
 
-def with_ranks(*sizes: int, **options: Any) -> Callable[[Callable[[Any], None]], Callable[[int], None]]:
-    """A test which every rank runs, `def test_this(hvd): ...`, with each of these numbers of ranks.
-
-    `options`: of `run`.
-    """
-
-    def of_body(body: Callable[[Any], None]) -> Callable[[int], None]:
-        @pytest.mark.parametrize("n", sizes)
-        @functools.wraps(body)
-        def test(n: int) -> None:
-            run(n, body, **options)
-
-        test.__signature__ = inspect.Signature([inspect.Parameter("n", inspect.Parameter.KEYWORD_ONLY)])  # type: ignore[attr-defined]
-        return test
-
-    return of_body
+def with_ranks(*sizes: int, **options: Any) -> Callable[[Callable[..., None]], Any]:
+    """Makes `def test_this(hvd)` a test which every rank runs: see bodies.run_by; options: of `run`."""
+    return run_by(lambda n, body, given: run(n, body, *given.values(), **options), *sizes)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from calls import on_every, share
+from bodies import run_by
+from calls import share
 from fuzz.sequences import Step, values, whole
 from reference import DTYPES, OPERATORS, REALS, Array, numpy_type, takes
 from speed import deadline
@@ -188,9 +189,9 @@ def on_engines(n: int, body: Callable[[Engine], Any], hosts: Sequence[int] = (),
     return local_world(n, hosts=hosts).run(rank)
 
 
-def every_engine(n: int | None = None) -> Any:
-    """A decorator of a test, which runs on n ranks that are threads: its first argument is the rank's engine."""
-    return on_every(n, on_engines)
+def every_engine(*sizes: int) -> Any:
+    """Makes a function of a rank's engine a test, run on ranks that are threads: see bodies.run_by."""
+    return run_by(lambda n, body, given: on_engines(n, lambda engine: body(engine, **given)), *sizes)
 
 
 def play(engine: Engine, phases: Sequence[Sequence[Sequence[Operation]]], seed: int) -> None:

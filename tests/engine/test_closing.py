@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import every_rank
+from calls import on_each_rank
 
 from engine.operations import SECONDS, ones
 from pycollective import CommunicatorError, local_world
 from pycollective.engine import Engine, Item
 
 
-@every_rank(3)
+@on_each_rank(3)
 def test_after_close(comm: Any) -> None:
     engine = Engine(comm)
     work = engine.submit([ones("a")])[0]
@@ -36,7 +36,7 @@ def test_after_close(comm: Any) -> None:
     assert comm.allreduce(np.ones(1)).tolist() == [3]
 
 
-@every_rank(2)
+@on_each_rank(2)
 def test_closing_ends_pending_operations(comm: Any) -> None:
     """Each operation has a result or reports that the engine was closed; no wait hangs."""
     engine = Engine(comm)
@@ -57,7 +57,7 @@ def test_closing_ends_pending_operations(comm: Any) -> None:
         engine.submit([ones("later")])
 
 
-@every_rank(2)
+@on_each_rank(2)
 def test_closing_while_another_thread_waits(comm: Any) -> None:
     engine = Engine(comm)
     work = engine.submit([ones(f"only rank {comm.rank}")])[0]

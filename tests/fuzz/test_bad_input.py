@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import every_rank
+from calls import on_each_rank
 from seeds import SEED
 
 import pycollective
@@ -107,7 +107,7 @@ def test_a_program_of_too_many_places(monkeypatch: pytest.MonkeyPatch) -> None:
         schedule.compile("direct", "alltoall", 33)
 
 
-@every_rank(1)
+@on_each_rank(1)
 def test_errors_of_calls_state_what_is_wrong(comm: Any) -> None:
     check_refusals([
         (lambda: comm.reduce(X, "0"), TypeError, r"root must be an integer from .*, not '0' \(str\)"),
@@ -201,7 +201,7 @@ def test_threads_take_turns_in_hvd() -> None:
     pycollective.shutdown()
 
 
-@every_rank(1)
+@on_each_rank(1)
 def test_a_freed_communicator_refuses_every_call(comm: Any) -> None:
     part = comm.dup()
     handle = part.iallreduce(X)

@@ -9,9 +9,10 @@ import importlib.util
 from typing import Any
 
 import pytest
+from calls import on_each_rank
 
 from gpu.device import data
-from gpu.ranks import on_processes, on_threads
+from gpu.ranks import on_processes
 from pycollective.comm.communicator import Communicator
 from pycollective.schedule import describe
 
@@ -37,7 +38,7 @@ def torch() -> Any:
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float16", "float64", "int64", "uint8", "bool"])
-@on_threads(3)
+@on_each_rank(3)
 def test_torch_tensors(comm: Communicator, torch: Any, name: str) -> None:
     """The result is a tensor, equal to torch's own reduction."""
     for count in COUNTS:
@@ -51,7 +52,7 @@ def test_torch_tensors(comm: Communicator, torch: Any, name: str) -> None:
         assert torch.equal(out, expected), count  # small whole numbers: exact in every type
 
 
-@on_threads(2)
+@on_each_rank(2)
 def test_torch_streams_are_kept(comm: Communicator, torch: Any) -> None:
     """A call runs in torch's current stream: it sees earlier work, and later work sees its result."""
     side = torch.cuda.Stream()
@@ -77,7 +78,7 @@ def test_torch_allocator_with_expandable_segments(comm: Communicator) -> None:
 
 
 @needs_cupy
-@on_threads(2)
+@on_each_rank(2)
 def test_cupy_arrays(comm: Communicator) -> None:
     import cupy
 
@@ -127,7 +128,7 @@ def test_torch_graph(comm: Communicator, count: int) -> None:
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-@on_threads(2)
+@on_each_rank(2)
 def test_more_than_two_gibibytes(comm: Communicator, torch: Any, topology: str) -> None:
     """Offsets beyond 32 bits."""
     x = torch.full(((1 << 31) + 12_345,), comm.rank + 1, dtype=torch.uint8, device="cuda")

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import on_each_rank
 
 import pycollective as pc
-from gpu.ranks import on_threads
 from pycollective import graphs
 from pycollective.comm.world import Communicator
 from pycollective.optim import (
@@ -118,7 +118,7 @@ def test_noise_and_its_estimate(library: ModuleType) -> None:
     same_on_both(library, 2, work)
 
 
-@on_threads(2)
+@on_each_rank(2)
 def test_gradients_are_parts_of_one_buffer_on_the_gpu(comm: Communicator, library: ModuleType) -> None:
     sgd = DistributedSGD({"w": library.asarray(np.zeros((8, 8))), "b": library.asarray(np.zeros(8))}, 1, comm=comm)
     (flat,) = sgd._fused.buffers
@@ -127,7 +127,7 @@ def test_gradients_are_parts_of_one_buffer_on_the_gpu(comm: Communicator, librar
     assert flat.host.tolist() == [2.0] * 64 + [3.0] * 8
 
 
-@on_threads(2)
+@on_each_rank(2)
 def test_parameters_on_both_sides_are_averaged_each_in_its_memory(comm: Communicator, library: ModuleType) -> None:
     params = {"gpu": library.asarray(np.zeros(5)), "cpu": np.zeros(5)}
     sgd = DistributedSGD(params, 1.0, comm=comm)
@@ -138,14 +138,14 @@ def test_parameters_on_both_sides_are_averaged_each_in_its_memory(comm: Communic
         sgd.step({"gpu": mean, "cpu": mean})
 
 
-@on_threads(2)
+@on_each_rank(2)
 def test_a_rank_whose_parameters_are_elsewhere_is_reported(comm: Communicator, library: ModuleType) -> None:
     zeros = np.zeros(5)
     with pytest.raises(pc.MismatchError, match=r"parameters differ: rank 0 has .*float64, rank 1 has .* on a GPU"):
         DistributedSGD([library.asarray(zeros) if comm.rank else zeros], 1.0, comm=comm)
 
 
-@on_threads(1)
+@on_each_rank(1)
 def test_integers_on_a_gpu_are_refused(comm: Communicator, library: ModuleType) -> None:
     with pytest.raises(TypeError, match="has dtype int32; only floating-point parameters"):
         DistributedSGD([library.asarray(np.zeros(5, np.int32))], 1.0, comm=comm)

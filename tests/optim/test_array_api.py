@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from calls import every_rank
+from calls import on_each_rank
 
 import pycollective as pc
 from pycollective.optim import DistributedSGD, load_checkpoint, save_checkpoint
@@ -47,7 +47,7 @@ def test_other_libraries_give_the_bits_of_numpy(library, tmp_path):
             np.testing.assert_array_equal(other[name], ours[name], strict=True)
 
 
-@every_rank(2)
+@on_each_rank(2)
 def test_their_gradients_are_in_the_window(comm):
     xp = pytest.importorskip("array_api_strict")
     sgd = DistributedSGD({"w": xp.zeros((8, 8)), "b": xp.zeros(8)}, 0.1, comm=comm)
@@ -66,13 +66,13 @@ def check_brain_floats(comm, convert):
     assert [float(element) for element in params[0]] == [i - 0.75 - 0.5 * (0.75 + 1.5) for i in range(8)]
 
 
-@every_rank(2)
+@on_each_rank(2)
 def test_bfloat16(comm):
     check_brain_floats(comm, lambda a: a.astype(ml_dtypes.bfloat16))
 
 
 @pytest.mark.torch
-@every_rank(2)
+@on_each_rank(2)
 def test_bfloat16_of_torch(comm):
     """NumPy cannot export a bfloat16 window, so the fused buffer is torch's own and staged."""
     torch = pytest.importorskip("torch")
@@ -86,7 +86,7 @@ class Immutable:
     dtype, shape = np.dtype(np.float64), (3,)
 
 
-@every_rank(1)
+@on_each_rank(1)
 def test_arrays_that_cannot_be_written_are_refused(comm):
     with pytest.raises(TypeError, match="'0' cannot be written"):
         DistributedSGD([Immutable()], 0.1, comm=comm)
@@ -103,7 +103,7 @@ def test_a_namespace_is_the_arrays_own_or_that_of_its_package():
 
 
 @pytest.mark.torch
-@every_rank(2)
+@on_each_rank(2)
 def test_bfloat16_of_torch_cannot_be_checkpointed(comm, tmp_path):
     torch = pytest.importorskip("torch")
     sgd = DistributedSGD([torch.zeros(2, dtype=torch.bfloat16)], lr=1.0, comm=comm)

@@ -8,7 +8,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from calls import every_rank
+from calls import on_each_rank
 
 import pycollective as pc
 from pycollective.optim import DistributedSGD, broadcast_object, load_checkpoint, save_checkpoint
@@ -29,7 +29,7 @@ def bits(sgd):
     return state, [(name, a.dtype.name, a.tobytes()) for arrays in (sgd.params, velocity) for name, a in arrays.items()]
 
 
-@every_rank(3)
+@on_each_rank(3)
 def test_everything_is_restored_on_every_rank(comm, tmp_path):
     # Only rank 0's path counts: the others' could not be used.
     path = tmp_path / "state.npz" if comm.rank == 0 else tmp_path / "missing" / "state.npz"
@@ -44,7 +44,7 @@ def test_everything_is_restored_on_every_rank(comm, tmp_path):
     assert bits(fresh) == bits(sgd) == broadcast_object(bits(sgd), 0, comm)
 
 
-@every_rank(2)
+@on_each_rank(2)
 def test_a_checkpoint_from_before_the_first_step_has_no_velocity(comm, tmp_path):
     sgd = optimizer(comm)
     save_checkpoint(tmp_path / "c", sgd)
@@ -54,7 +54,7 @@ def test_a_checkpoint_from_before_the_first_step_has_no_velocity(comm, tmp_path)
     assert os.listdir(tmp_path) == ["c"]  # taken literally
 
 
-@every_rank(2)
+@on_each_rank(2)
 def test_lists_and_small_floats(comm, tmp_path):
     kinds = ["float16", "bfloat16", "float8_e5m2"]
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from calls import every_rank
+from calls import on_each_rank
 
 import pycollective as pc
 from pycollective import graphs
@@ -47,7 +47,7 @@ def reference(graph, n, steps, order, lr=0.1, momentum=0.0, weight_decay=0.0, ne
 @pytest.mark.parametrize("order", ["combine_then_adapt", "adapt_then_combine"])
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("n", [1, 2, 5])
-@every_rank()
+@on_each_rank()
 def test_steps_are_those_of_the_formula(comm, setting, order):
     graph, params = graphs.one_peer, arrays(0, comm.rank)
     sgd = GossipSGD(params, graph, 0.1, comm=comm, order=order, **SETTINGS[setting])
@@ -57,7 +57,7 @@ def test_steps_are_those_of_the_formula(comm, setting, order):
     np.testing.assert_allclose(flat(params), want[comm.rank], rtol=1e-12, atol=1e-13)
 
 
-@every_rank(3)
+@on_each_rank(3)
 def test_the_consensus_distance_is_that_of_the_definition(comm):
     x = np.random.default_rng(3).normal(size=(3, 10))
     params = {"a": x[comm.rank, :4].reshape(2, 2), "b": x[comm.rank, 4:].astype(np.float32), "c": np.zeros((0, 2))}
@@ -69,7 +69,7 @@ def test_the_consensus_distance_is_that_of_the_definition(comm):
     assert consensus_distance(comm, [np.ones(3)]) == 0
 
 
-@every_rank(4)
+@on_each_rank(4)
 def test_several_dtypes_gradients_in_place_and_the_mean_at_the_end(comm):
     params = [np.full(3, comm.rank, np.float64), np.full((2, 2), comm.rank, np.float32)]
     sgd = GossipSGD(params, graphs.ring, 0.5, comm=comm)
@@ -112,14 +112,14 @@ def invalid(rank, size, step):
         (lambda rank, size, step: None, TypeError, "{source: weight} is needed, not None"),
     ],
 )
-@every_rank(3)
+@on_each_rank(3)
 def test_graphs_that_would_move_the_mean_are_refused_on_every_rank(comm, graph, error, reason):
     with pytest.raises(error, match=reason):
         GossipSGD([np.zeros(3)], graph, 0.1, comm=comm)
     assert comm.allreduce(np.ones(1)) == 3
 
 
-@every_rank(3)
+@on_each_rank(3)
 def test_a_column_that_is_wrong_in_a_later_step_is_refused_before_anything_changes(comm):
     def graph(rank, size, step):
         return lopsided(rank, size, step) if step == 1 else graphs.ring(rank, size, step)
@@ -135,7 +135,7 @@ def test_a_column_that_is_wrong_in_a_later_step_is_refused_before_anything_chang
     assert np.array_equal(params[0], before) and sgd.steps == 1
 
 
-@every_rank(1)
+@on_each_rank(1)
 def test_the_order_and_the_interval_are_checked(comm):
     with pytest.raises(ValueError, match="order must be one of combine_then_adapt, adapt_then_combine"):
         GossipSGD([np.zeros(1)], graphs.ring, 0.1, comm=comm, order="both")

@@ -8,7 +8,7 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from calls import every_rank
+from calls import on_each_rank
 
 import pycollective as pc
 from pycollective.optim import DistributedOptimizer, DistributedSGD, load_checkpoint, rules, save_checkpoint
@@ -110,7 +110,7 @@ def train(comm, rule, options, steps=5, dtype=np.float64, batches=None):
 
 
 @EACH
-@every_rank(1)
+@on_each_rank(1)
 def test_rules_are_those_of_the_papers(comm, name):
     rule, options = RULES[name]
     params = train(comm, rule, options)
@@ -123,7 +123,7 @@ def test_rules_are_those_of_the_papers(comm, name):
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 @EACH
-@every_rank(1)
+@on_each_rank(1)
 def test_short_types_are_computed_in_float32(comm, name, dtype):
     """Squares of these gradients overflow float16, and only the rounding of the parameters is lost."""
     rule, options = RULES[name]
@@ -151,7 +151,7 @@ def test_ranks_do_what_one_does_with_the_mean_of_their_gradients(name):
 
 
 @EACH
-@every_rank(2)
+@on_each_rank(2)
 def test_other_libraries_give_the_bits_of_numpy(comm, name):
     xp = pytest.importorskip("array_api_strict")
     rule, options = RULES[name]
@@ -202,7 +202,7 @@ def test_zeros():
 
 
 @pytest.mark.parametrize("rule", [lars, larc])
-@every_rank(1)
+@on_each_rank(1)
 def test_without_adaptation_lars_and_larc_are_sgd(comm, rule):
     found, want = arrays(0), arrays(0)
     options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "comm": comm}
@@ -213,7 +213,7 @@ def test_without_adaptation_lars_and_larc_are_sgd(comm, rule):
         np.testing.assert_allclose(found[key], want[key], rtol=1e-13)
 
 
-@every_rank(1)
+@on_each_rank(1)
 def test_overrides(comm):
     params = [np.ones(3), np.ones(3)]
     other = {"1": {"adapt": False, "weight_decay": 0.0}}
@@ -235,7 +235,7 @@ def test_overrides(comm):
         ({"lr": 0.1, "topology": "rimg"}, pc.TopologyError, "did you mean ring"),
     ],
 )
-@every_rank(1)
+@on_each_rank(1)
 def test_options_that_cannot_work_are_refused(comm, options, error, message):
     with pytest.raises(error, match=message):
         DistributedOptimizer([np.ones(2)], **{"rule": lars, "comm": comm, **options})
@@ -251,7 +251,7 @@ def test_numbers_of_numpy_do_not_widen():
 
 
 @EACH
-@every_rank(2)
+@on_each_rank(2)
 def test_resuming_from_a_state_or_a_checkpoint_changes_no_bits(comm, name, tmp_path):
     rule, options = RULES[name]
     params = arrays(0, comm.rank)
@@ -276,7 +276,7 @@ def test_resuming_from_a_state_or_a_checkpoint_changes_no_bits(comm, name, tmp_p
 
 
 @EACH
-@every_rank(2)
+@on_each_rank(2)
 def test_state_is_broadcast_to_ranks_that_took_no_step(comm, name):
     rule, options = RULES[name]
     optimizer = DistributedOptimizer(arrays(0, dtype=np.float32), rule, lr=0.1 + comm.rank, comm=comm, **options)
@@ -293,7 +293,7 @@ def test_state_is_broadcast_to_ranks_that_took_no_step(comm, name):
             assert first["state"][key][slot].dtype == value.dtype if slot != "step" else value == 1
 
 
-@every_rank(1)
+@on_each_rank(1)
 def test_a_state_that_does_not_fit_changes_nothing(comm):
     optimizer = DistributedOptimizer([np.ones(3)], lars, lr=0.1, comm=comm)
     good = optimizer.state_dict()
@@ -309,7 +309,7 @@ def test_a_state_that_does_not_fit_changes_nothing(comm):
         assert optimizer.state_dict() == good
 
 
-@every_rank(2)
+@on_each_rank(2)
 def test_a_rule_of_ones_own(comm):
     def signs(p, g, state, *, lr, kind="sign"):
         state["steps"] = state.get("steps", 0) + 1

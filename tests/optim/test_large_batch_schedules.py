@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from calls import every_rank
+from calls import on_each_rank
 
 import pycollective as pc
 from pycollective.optim import NoiseScale, schedules
@@ -58,7 +58,7 @@ ROWS, DIMENSIONS = 4, 50
 
 
 @pytest.mark.parametrize("n", [2, 3])
-@every_rank()
+@on_each_rank()
 def test_noise_scale_of_gradients_of_known_noise(comm):
     """tr(S) is 50 * 9, |G|^2 is 50, and a gradient of B rows has covariance S / B."""
     rng = np.random.default_rng(comm.rank)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from calls import every_rank
+from calls import on_each_rank
 
 import pycollective as pc
 from pycollective.comm.objects import on_root
@@ -11,7 +11,7 @@ from pycollective.optim import broadcast_object
 
 
 @pytest.mark.parametrize("n", [1, 2, 4])
-@every_rank()
+@on_each_rank()
 def test_every_rank_gets_the_roots_object(comm):
     root = comm.size - 1
     value = {"text": "é", "numbers": [1, 2.5], "none": None, "long": b"x" * 100_000}
@@ -19,7 +19,7 @@ def test_every_rank_gets_the_roots_object(comm):
     assert got == value and (got is value) == (comm.rank == root)
 
 
-@every_rank(2)
+@on_each_rank(2)
 def test_an_object_that_pickle_does_not_take_is_an_error_on_every_rank(comm):
     with pytest.raises(Exception, match="lambda"):
         broadcast_object(lambda: None, comm=comm)
@@ -34,7 +34,7 @@ class Awkward(Exception):
 
 
 @pytest.mark.parametrize(("failure", "elsewhere"), [(KeyError("k"), KeyError), (Awkward(3, "pink"), pc.Error)])
-@every_rank(3)
+@on_each_rank(3)
 def test_only_the_root_works_and_its_failure_is_raised_on_all_ranks(comm, failure, elsewhere):
     worked = []
 

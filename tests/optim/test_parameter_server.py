@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import every_rank
+from calls import on_each_rank
 from processes import Job
 
 import pycollective as pc
 from pycollective.optim import ParameterServer
 
 
-@every_rank(4)
+@on_each_rank(4)
 def test_every_gradient_is_applied_once_and_all_end_with_the_same_weights(comm):
     params = {"w": np.full(5, 7.0 + comm.rank), "b": np.zeros((2, 3), np.float32), "none": np.zeros(0)}
     server = ParameterServer(params, 0.5, comm=comm, server=1)
@@ -32,7 +32,7 @@ def test_every_gradient_is_applied_once_and_all_end_with_the_same_weights(comm):
     assert comm.allgather_object(server.staleness_counts) == [server.staleness_counts] * 4
 
 
-@every_rank(1)
+@on_each_rank(1)
 def test_a_single_worker_is_sgd_with_momentum(comm):
     rng = np.random.default_rng(0)
     params, x, v = [np.ones(4)], np.ones(4), np.zeros(4)
@@ -49,7 +49,7 @@ def test_a_single_worker_is_sgd_with_momentum(comm):
     assert server.staleness_counts == {0: 5}
 
 
-@every_rank(4)
+@on_each_rank(4)
 def test_a_pull_is_one_version_of_all_arrays(comm):
     """Every push subtracts 1 from all elements: at any time all of a version are the same number."""
     params = [np.zeros(50_000), np.zeros((300, 100), np.float32)]
@@ -110,7 +110,7 @@ def test_without_a_bound_nobody_waits():
     assert max(counts) >= 1
 
 
-@every_rank(3)
+@on_each_rank(3)
 def test_a_rank_that_only_serves_holds_nobody_back(comm):
     params = [np.zeros(3)]
     server = ParameterServer(params, 1.0, staleness=0, comm=comm, timeout=20)
@@ -174,14 +174,14 @@ def test_the_loss_of_a_worker_or_of_the_server_ends_all(victim: int) -> None:
         ({"params": [1.0]}, TypeError, "'0' must be an array, not 1.0"),
     ],
 )
-@every_rank(2)
+@on_each_rank(2)
 def test_wrong_arguments_are_named_before_anything_is_sent(comm, arguments, error, reason):
     with pytest.raises(error, match=reason):
         ParameterServer(**{"params": [np.zeros(3)], "comm": comm, "lr": 0.1, **arguments})
     assert comm.allreduce(np.ones(1)) == 2
 
 
-@every_rank(2)
+@on_each_rank(2)
 def test_wrong_gradients_are_refused_and_training_continues(comm):
     params = [np.zeros(3)]
     server = ParameterServer(params, 1.0, comm=comm)

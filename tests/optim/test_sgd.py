@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from calls import every_rank
+from calls import on_each_rank
 
 import pycollective as pc
 from pycollective.optim import DistributedSGD
@@ -48,7 +48,7 @@ def reference(n, steps, lr=0.1, momentum=0.0, weight_decay=0.0, nesterov=False):
 
 @pytest.mark.parametrize("n", RANKS)
 @pytest.mark.parametrize("setting", SETTINGS)
-@every_rank()
+@on_each_rank()
 def test_steps_equal_the_reference_bit_for_bit(comm, setting):
     params = arrays(0)
     sgd = DistributedSGD(params, 0.1, comm=comm, **SETTINGS[setting])
@@ -71,7 +71,7 @@ def test_steps_are_those_of_torch(setting):
         np.testing.assert_allclose(theta[name].numpy(), value, rtol=1e-12, atol=1e-14)
 
 
-@every_rank(3)
+@on_each_rank(3)
 def test_the_cutting_into_arrays_changes_no_bits(comm):
     flat = np.random.default_rng(comm.rank).normal(size=5000).astype(np.float32)
     want = -np.concatenate([comm.allreduce(x, op="avg") for x in np.split(flat, 50)])
@@ -96,7 +96,7 @@ class Watched:
         return self.comm.allreduce(x, out=out, **options)
 
 
-@every_rank(2)
+@on_each_rank(2)
 def test_one_allreduce_in_place_for_each_dtype(comm):
     watched = Watched(comm)
     single, double = np.float32, np.float64
@@ -109,7 +109,7 @@ def test_one_allreduce_in_place_for_each_dtype(comm):
     assert [float(-p.max()) for p in params.values()] == [0.5, 1.5, 2.5, 3.5]
 
 
-@every_rank(2)
+@on_each_rank(2)
 def test_gradients_may_be_written_straight_into_the_window(comm):
     params = {name: np.zeros(shape) for name, shape in SHAPES.items()}
     sgd = DistributedSGD(params, 1.0, comm=comm)
@@ -126,7 +126,7 @@ def test_gradients_may_be_written_straight_into_the_window(comm):
 
 @pytest.mark.parametrize("n", RANKS)
 @pytest.mark.parametrize("root", [0, -1])
-@every_rank()
+@on_each_rank()
 def test_broadcast_overwrites_the_arrays_in_place(comm, root):
     def started(rank):
         transposed, every_other = np.full((4, 2), rank, np.float32).T, np.full(10, float(rank))[::2]
@@ -139,7 +139,7 @@ def test_broadcast_overwrites_the_arrays_in_place(comm, root):
     same(params, started(root % comm.size))
 
 
-@every_rank(2)
+@on_each_rank(2)
 def test_optimizer_state_is_broadcast_with_and_without_velocity(comm):
     sgd = DistributedSGD([np.zeros(3)], 0.1 + comm.rank, momentum=0.5 * comm.rank, comm=comm)
     sgd.step([np.ones(3)])  # rank 1 has a velocity now, rank 0 none
@@ -154,7 +154,7 @@ def test_optimizer_state_is_broadcast_with_and_without_velocity(comm):
     assert sgd.state_dict() == {**from_one, "lr": 0.0, "momentum": 0.0, "velocity": None}
 
 
-@every_rank(1)
+@on_each_rank(1)
 def test_state_dict_continues_where_it_was_taken(comm):
     params = arrays(0)
     sgd = DistributedSGD(params, 0.1, momentum=0.9, weight_decay=0.01, comm=comm)
@@ -168,7 +168,7 @@ def test_state_dict_continues_where_it_was_taken(comm):
     assert state["velocity"].keys() == params.keys()
 
 
-@every_rank(1)
+@on_each_rank(1)
 def test_a_state_that_does_not_fit_changes_nothing(comm):
     sgd = DistributedSGD([np.zeros(3)], 0.1, momentum=0.9, comm=comm)
     good = sgd.state_dict()
@@ -181,7 +181,7 @@ def test_a_state_that_does_not_fit_changes_nothing(comm):
         sgd.load_state_dict({"velocity": None})
 
 
-@every_rank(1)
+@on_each_rank(1)
 def test_numbers_of_numpy_do_not_widen_the_parameters(comm):
     def train(number):
         params = arrays(0, dtype=np.float32)
@@ -221,7 +221,7 @@ SHARED = np.zeros(3)
         ({1: np.zeros(3)}, {}, TypeError, "must be strings"),
     ],
 )
-@every_rank(1)
+@on_each_rank(1)
 def test_arguments_that_cannot_work_are_refused(comm, params, options, error, message):
     with pytest.raises(error, match=message):
         DistributedSGD(params, **{"lr": 0.1, **options}, comm=comm)
@@ -238,7 +238,7 @@ def test_arguments_that_cannot_work_are_refused(comm, params, options, error, me
         ([np.zeros((2, 2)), np.zeros(2)], ValueError, "names"),
     ],
 )
-@every_rank(1)
+@on_each_rank(1)
 def test_gradients_that_do_not_fit_are_refused_before_anything_is_sent(comm, grads, error, message):
     watched = Watched(comm)
     params = {"w": np.ones((2, 2)), "b": np.ones(2)}
@@ -260,7 +260,7 @@ def test_gradients_that_do_not_fit_are_refused_before_anything_is_sent(comm, gra
         ({"a": np.zeros(2), "b": np.zeros(2), "c": np.zeros(2)}, "rank 0 has nothing, rank 1 has 'c'"),
     ],
 )
-@every_rank(3)
+@on_each_rank(3)
 def test_parameters_that_differ_between_ranks_are_named_on_every_rank(comm, odd, message):
     params = odd if comm.rank == 1 else {"a": np.zeros(2), "b": np.zeros(2)}
     with pytest.raises(pc.MismatchError, match=message):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import every_rank
+from calls import on_each_rank
 
 from engine.operations import SECONDS, every_engine, on_engines
 from pycollective import Communicator, CommunicatorError, MismatchError
@@ -94,7 +94,7 @@ def test_grouped_and_not(engine: Engine) -> None:
     goes_on(engine, "a")
 
 
-@every_rank(3)
+@on_each_rank(3)
 def test_a_part_of_the_ranks_is_named_by_the_worlds_numbers_too(comm: Communicator) -> None:
     """For mismatches, pending operations, and lost ranks."""
     part = comm.group([2, 1])

@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 import pytest
-from calls import every_rank
+from calls import on_each_rank
 from processes import run
 
 from engine.operations import SECONDS, ones, play, random_phases
@@ -46,7 +46,7 @@ def test_processes(n: int) -> None:
     run(n, side_by_side)
 
 
-@every_rank(4)
+@on_each_rank(4)
 def test_random_operations_in_two_at_once(comm: Communicator) -> None:
     """The work of one engine does not delay or mix with another's."""
     half = comm.split(comm.rank % 2)
@@ -59,7 +59,7 @@ def test_random_operations_in_two_at_once(comm: Communicator) -> None:
     whole.close()
 
 
-@every_rank(2)
+@on_each_rank(2)
 def test_a_mismatch_in_one_does_not_reach_another(comm: Communicator) -> None:
     whole, other = Engine(comm), Engine(comm)
     bad = whole.submit([ones("a", 3 + comm.rank)])[0]

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import on_each_rank
 
 import pycollective as pc
 from gpu.device import Dlpack, Interface, data, get, put, same
-from gpu.ranks import on_threads
 from pycollective import _core
 from pycollective.comm.arguments import arrays as host_arrays
 from pycollective.comm.cuda import arrays
@@ -67,7 +67,7 @@ def test_strides_that_are_contiguous() -> None:
     assert arrays.view(empty, 0, "x").count == 0
 
 
-@on_threads(2)
+@on_each_rank(2)
 def test_read_only_arrays_are_read_and_not_written(comm: Communicator) -> None:
     x = put(data(comm.rank, 100))
     locked = Interface(x, data=(x.address, True))
@@ -77,7 +77,7 @@ def test_read_only_arrays_are_read_and_not_written(comm: Communicator) -> None:
             call(x, out=locked)
 
 
-@on_threads(2)
+@on_each_rank(2)
 def test_results_of_arrays_of_other_libraries(comm: Communicator) -> None:
     """The result is an array of x's library, or ours if that cannot create one. `out` may be of another library."""
     x = put(data(comm.rank, 50))

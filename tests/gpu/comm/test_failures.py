@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import on_each_rank
 from processes import Job
 
 from gpu import emulation
 from gpu.device import LONG, data, get, in_window, put, same
-from gpu.ranks import on_processes, on_threads
+from gpu.ranks import on_processes
 from pycollective import Communicator, CommunicatorError, MismatchError, PeerLostError, TimeoutError, TopologyError
 from pycollective.comm.cuda.arrays import allocate
 
@@ -242,7 +243,7 @@ def test_a_freed_communicator(comm: Communicator) -> None:
         comm.allreduce(x)
 
 
-@on_threads(1)
+@on_each_rank(1)
 def test_freed_while_the_watcher_looks(comm: Communicator) -> None:
     """The watcher has found the team busy, and the team must still exist when it checks."""
     comm.allreduce(put(data(0, SHORT)))

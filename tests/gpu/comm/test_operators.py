@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import on_each_rank
 
 import pycollective as pc
 from gpu.device import put, same
-from gpu.ranks import on_threads
 from pycollective.comm.communicator import Communicator
 
 pytest.importorskip("numba")
@@ -33,7 +33,7 @@ LATER = pc.op(later_unless_zero)
 
 @pytest.mark.usefixtures("cuda")
 @pytest.mark.parametrize("dtype", COMPUTABLE)
-@on_threads(3)
+@on_each_rank(3)
 def test_the_same_as_on_the_cpu(comm: Communicator, dtype: str) -> None:
     """Both data paths, remainders and odd sizes, in rank order."""
     for count in (0, 1, 7, 1000, 40001):
@@ -50,7 +50,7 @@ def test_the_same_as_on_the_cpu(comm: Communicator, dtype: str) -> None:
         (later_unless_zero, "float16", "numba does not compute with float16"),
     ],
 )
-@on_threads(2)
+@on_each_rank(2)
 def test_refused_as_on_the_cpu(comm: Communicator, function: Any, dtype: str, message: str) -> None:
     for x in (np.ones(8, dtype), put(np.ones(8, dtype))):
         with pytest.raises(TypeError, match=message):
@@ -58,7 +58,7 @@ def test_refused_as_on_the_cpu(comm: Communicator, function: Any, dtype: str, me
 
 
 @pytest.mark.usefixtures("cuda")
-@on_threads(2)
+@on_each_rank(2)
 def test_another_operator_is_a_mismatch(comm: Communicator) -> None:
     function = (lambda a, b: a + b) if comm.rank == 0 else (lambda a, b: a - b)
     with pytest.raises(pc.MismatchError):
@@ -66,7 +66,7 @@ def test_another_operator_is_a_mismatch(comm: Communicator) -> None:
 
 
 @pytest.mark.usefixtures("cuda")
-@on_threads(2)
+@on_each_rank(2)
 def test_it_is_not_scaled(comm: Communicator) -> None:
     for x in (np.ones(8, "f4"), put(np.ones(8, "f4"))):
         with pytest.raises(TypeError, match="no prescale or postscale"):

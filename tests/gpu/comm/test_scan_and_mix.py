@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import on_each_rank
 
 import pycollective as pc
 from gpu.device import LONG, data, in_window, put, same
-from gpu.ranks import on_processes, on_threads
+from gpu.ranks import on_processes
 from pycollective import Communicator, _core
 from pycollective.dtypes import DTYPES
 from pycollective.schedule import describe
@@ -51,7 +52,7 @@ def test_scans_of_every_type(comm: Communicator) -> None:
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-@on_threads(1, 2, 4)
+@on_each_rank(1, 2, 4)
 def test_scans_of_ranks_on_one_gpu(comm: Communicator, topology: str) -> None:
     x = data(comm.rank, LONG)
     compare_scans(comm, x, topology=topology)
@@ -101,7 +102,7 @@ def test_mix_of_every_type(comm: Communicator) -> None:
         comm.mix(put(np.arange(4, dtype=np.int32)), ring)
 
 
-@on_threads(3)
+@on_each_rank(3)
 def test_mix_of_ranks_on_one_gpu(comm: Communicator) -> None:
     compare_mixes(comm, data(comm.rank, LONG))
     with pytest.raises(pc.MismatchError, match="step"):

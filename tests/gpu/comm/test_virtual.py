@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import MOVING, REDUCING
+from calls import MOVING, REDUCING, on_each_rank
 
 import pycollective as pc
 from gpu.device import LONG, data, get, in_window, put, same
-from gpu.ranks import on_threads
 from pycollective.comm import request
 from pycollective.comm.communicator import Communicator
 from pycollective.comm.cuda.virtual import VirtualWorld
@@ -52,7 +51,7 @@ def test_short_messages_have_the_bits_of_long_ones(name: str) -> None:
         both(3, lambda comm, x: getattr(comm, name)(x), length)
 
 
-@on_threads(3)
+@on_each_rank(3)
 def test_in_place_and_out(comm: Communicator) -> None:
     for length in (10, LONG):
         x = data(comm.rank, length)
@@ -65,7 +64,7 @@ def test_in_place_and_out(comm: Communicator) -> None:
         same(comm.allreduce(a, out=a if comm.rank == 0 else b), comm.allreduce(x), "one rank in place", length)
 
 
-@on_threads(3)
+@on_each_rank(3)
 def test_misaligned_and_odd_pieces(comm: Communicator, cuda: ModuleType) -> None:
     """Views that do not begin at 16 bytes, the same on all ranks or not."""
     x = data(comm.rank, LONG)
@@ -143,7 +142,7 @@ def test_replays_are_ordered(cuda: ModuleType) -> None:
         assert all(get(out).tobytes() == expected.tobytes() for out in found)
 
 
-@on_threads(2)
+@on_each_rank(2)
 def test_streams_are_ordered(comm: Communicator, cuda: ModuleType) -> None:
     """Calls on different streams run in order; a call sees earlier work in its stream."""
     streams = [cuda.Stream(0) for _ in range(2)]
@@ -156,13 +155,13 @@ def test_streams_are_ordered(comm: Communicator, cuda: ModuleType) -> None:
         assert get(out, stream.address).tobytes() == comm.allreduce(x).tobytes()
 
 
-@on_threads(2)
+@on_each_rank(2)
 def test_calls_that_do_not_match_raise_on_every_rank(comm: Communicator) -> None:
     with pytest.raises(pc.MismatchError, match=r"(?s)10 float32.*11 float32|11 float32.*10 float32"):
         comm.allreduce(put(data(comm.rank, 10 + comm.rank)))
 
 
-@on_threads(2)
+@on_each_rank(2)
 def test_a_rank_that_does_not_come(comm: Communicator) -> None:
     comm.allreduce(put(data(comm.rank, 10)))
     if comm.rank == 0:
@@ -182,7 +181,7 @@ def test_a_rank_that_fails() -> None:
         pc.local_world(2).run(work)
 
 
-@on_threads(2)
+@on_each_rank(2)
 def test_handles(comm: Communicator) -> None:
     x = data(comm.rank, LONG)
     handle = comm.iallreduce(put(x), topology="ring")
@@ -202,7 +201,7 @@ def test_a_handle_is_no_part_of_a_graph(cuda: ModuleType) -> None:
     pc.shutdown()
 
 
-@on_threads(4)
+@on_each_rank(4)
 def test_windows_and_subgroups(comm: Communicator) -> None:
     x = data(comm.rank, (LONG // 3, 3))
     window = in_window(comm, x)

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import on_each_rank
 from hypothesis import given
 from hypothesis import strategies as st
 
 import pycollective as pc
 from gpu.device import Interface, data, get, put, same
-from gpu.ranks import on_processes, on_threads
+from gpu.ranks import on_processes
 from pycollective.comm.communicator import Communicator
 from pycollective.comm.cuda import arrays
 from pycollective.comm.cuda.runtime import load
@@ -26,7 +27,7 @@ SMALL = Settings(gpu_fusion_buffer=4096)
 """A buffer through which larger arrays pass in several parts."""
 
 
-@on_threads(3)
+@on_each_rank(3)
 def test_any_order_beside_cpu_arrays(comm: Communicator) -> None:
     engine = Engine(comm)
     for turn in range(3):
@@ -40,7 +41,7 @@ def test_any_order_beside_cpu_arrays(comm: Communicator) -> None:
     engine.close()
 
 
-@on_threads(2)
+@on_each_rank(2)
 def test_in_place_and_the_other_collectives(comm: Communicator) -> None:
     engine = Engine(comm)
     x = put(np.full(9, comm.rank + 1, "f4"))
@@ -97,7 +98,7 @@ def test_moves_of_all_alignments_and_of_more_pieces_than_a_launch_takes() -> Non
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "bool", "float8_e5m2"])
 @pytest.mark.parametrize("settings", [SMALL, Settings()], ids=["in parts", "at once"])
-@on_threads(3)
+@on_each_rank(3)
 def test_a_group_gives_the_bits_of_its_members(comm: Communicator, dtype: str, settings: Settings) -> None:
     op = "max" if dtype == "bool" else "sum"
     engine = Engine(comm, settings)
@@ -114,7 +115,7 @@ def test_a_group_gives_the_bits_of_its_members(comm: Communicator, dtype: str, s
     engine.close()
 
 
-@on_threads(2)
+@on_each_rank(2)
 def test_factors_and_average(comm: Communicator) -> None:
     engine = Engine(comm)
     arrays = [put(np.full(n, comm.rank + 1.0, "f4")) for n in (3, 50)]
@@ -189,7 +190,7 @@ def test_operations_follow_what_was_submitted_before_them_and_waiting_streams_fo
     engine.close()
 
 
-@on_threads(1)
+@on_each_rank(1)
 def test_a_stream_that_is_captured_is_refused(comm: Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
     cuda, engine = load(), Engine(comm)
     x, stream = put(np.ones(4, "f4")), load().Stream(0)
@@ -206,7 +207,7 @@ def test_a_stream_that_is_captured_is_refused(comm: Communicator, monkeypatch: p
 # -- ranks that differ, and the rest ---------------------------------------------------------------------------------
 
 
-@on_threads(3)
+@on_each_rank(3)
 def test_a_rank_that_has_joined_takes_part_with_zeros(comm: Communicator) -> None:
     engine = Engine(comm)
     if comm.rank == 1:
@@ -226,7 +227,7 @@ def test_a_rank_that_has_joined_takes_part_with_zeros(comm: Communicator) -> Non
 
 
 @pytest.mark.parametrize("collective", ["allreduce", "broadcast", "allgather", "reducescatter", "alltoall", "adasum"])
-@on_threads(2)
+@on_each_rank(2)
 def test_gpu_here_and_cpu_there_is_a_mismatch_on_both(comm: Communicator, collective: str) -> None:
     engine = Engine(comm)
     x = np.ones(4, "f4")
@@ -237,7 +238,7 @@ def test_gpu_here_and_cpu_there_is_a_mismatch_on_both(comm: Communicator, collec
     engine.close()
 
 
-@on_threads(2)
+@on_each_rank(2)
 def test_adasum_and_alltoall(comm: Communicator) -> None:
     engine = Engine(comm)
     x = data(comm.rank, (5, 3))
@@ -250,7 +251,7 @@ def test_adasum_and_alltoall(comm: Communicator) -> None:
     engine.close()
 
 
-@on_threads(2)
+@on_each_rank(2)
 def test_what_cannot_work_is_refused_by_the_rank_that_submits_it(comm: Communicator) -> None:
     engine = Engine(comm)
     x = put(np.ones(4, "f4"))

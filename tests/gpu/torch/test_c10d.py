@@ -12,9 +12,9 @@ from processes import TESTS, _load
 
 torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
+from c10d import on_ranks  # noqa: E402
 from c10d_training import compare as compare_training  # noqa: E402
 
-from gpu.ranks import on_worlds  # noqa: E402
 from gpu.torch import c10d_calls, standin  # noqa: E402
 from gpu.torch.standin import get, put  # noqa: E402
 from pycollective.comm.cuda.runtime import load  # noqa: E402
@@ -23,7 +23,7 @@ from pycollective.torch.distributed.cuda import cuda  # noqa: E402
 pytestmark = [pytest.mark.torch, pytest.mark.emulated, pytest.mark.usefixtures("cuda")]
 
 
-@on_worlds(3, gloo=False)
+@on_ranks(3)
 def test_collectives(world: World) -> None:
     standin.install()
     c10d_calls.compare(world, put, get)
@@ -32,7 +32,7 @@ def test_collectives(world: World) -> None:
 # -- streams -----------------------------------------------------------------------------------------------------------
 
 
-@on_worlds(2, gloo=False)
+@on_ranks(2)
 def test_the_host_does_not_wait(world: World) -> None:
     made, store = standin.install(), world.ours.get_group_store()
     x = put(torch.ones(20_000))
@@ -70,7 +70,7 @@ def test_the_host_does_not_wait(world: World) -> None:
     assert all(event.query() for event in waiting)
 
 
-@on_worlds(2, gloo=False)
+@on_ranks(2)
 def test_order_futures_messages_and_barriers(world: World) -> None:
     standin.install()
     _overlapping_calls(world)
@@ -147,7 +147,7 @@ def _refused(world: World) -> None:
 # -- users of the backend --------------------------------------------------------------------------------------------
 
 
-@on_worlds(2, on_device=True)
+@on_ranks(2, gloo=True, on_device=True)
 def test_training(world: World) -> None:
     """As the CPU tests, which compare with Gloo."""
     folder = TESTS / "frameworks" / "torch" / "distributed"

@@ -10,8 +10,8 @@ from c10d import World
 
 torch: Any = pytest.importorskip("torch", reason="needs a GPU and torch with CUDA: there is no torch")
 import torch.distributed as dist  # noqa: E402
+from c10d import on_ranks  # noqa: E402
 
-from gpu.ranks import on_worlds  # noqa: E402
 from gpu.torch.c10d_calls import compare  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.gpu]
@@ -32,13 +32,13 @@ def _on_own_device(world: World) -> Any:
     return device
 
 
-@on_worlds(3, gloo=False)
+@on_ranks(3)
 def test_c10d_collectives(world: World) -> None:
     device = _on_own_device(world)
     compare(world, lambda x: x.to(device), lambda x: x)
 
 
-@on_worlds(2, gloo=False)
+@on_ranks(2)
 def test_c10d_streams(world: World) -> None:
     """The host continues; streams that wait and a future's callbacks see the result."""
     device, store = _on_own_device(world), world.ours.get_group_store()
@@ -77,7 +77,7 @@ def test_c10d_streams(world: World) -> None:
         dist.all_gather([got, got.cpu()], got)
 
 
-@on_worlds(2)
+@on_ranks(2, gloo=True)
 def test_c10d_training(world: World) -> None:
     """DistributedDataParallel and fully_shard on the GPU give the results of DistributedDataParallel with Gloo."""
     from torch.distributed.fsdp import fully_shard

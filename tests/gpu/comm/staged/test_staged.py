@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import MOVING, REDUCING, ROOTED
+from bodies import Body
+from calls import MOVING, REDUCING, ROOTED, on_each_rank
 
 import pycollective as pc
 from gpu.device import Dlpack, Interface, data, get, put, same
-from gpu.ranks import Body, on_threads
 from pycollective import Communicator, _core
 from pycollective.schedule import describe
 
@@ -44,7 +44,7 @@ def across(*hosts: int) -> Callable[[Body], Body]:
         def rank(comm: Communicator, **parameters: Any) -> None:
             body(in_small_tiles(comm), **parameters)
 
-        return on_threads(len(hosts), hosts=hosts)(rank)
+        return on_each_rank(len(hosts), hosts=hosts)(rank)
 
     return decorate
 
@@ -121,7 +121,7 @@ def _late_copies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_late_copies")
-@on_threads(2, hosts=(0, 1))
+@on_each_rank(2, hosts=(0, 1))
 def test_a_call_is_ordered_in_its_stream(comm: Communicator, cuda: ModuleType) -> None:
     """It sees earlier work, and later work sees the result and may overwrite the arrays."""
     streams = [cuda.Stream(0) for _ in range(2)]
