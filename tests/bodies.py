@@ -23,14 +23,18 @@ def run_by(run: Run, *sizes: int) -> Callable[[Body], Any]:
     def decorate(body: Body) -> Any:
         _, *parameters = inspect.signature(body).parameters.values()
         known = {parameter.name for parameter in parameters}
-
-        @functools.wraps(body)
-        def test(n: int = sizes[0] if sizes else 0, **given: Any) -> None:
-            run(n, body, {**given, "n": n} if "n" in known else given)
-
         if len(sizes) != 1 and not known & {"n", "hosts"}:
             parameters.append(inspect.Parameter("n", inspect.Parameter.KEYWORD_ONLY))
-        test.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        signature = inspect.Signature(parameters)
+
+        @functools.wraps(body)
+        def test(*args: Any, **options: Any) -> None:
+            bound = signature.bind(*args, **options)
+            given = dict(zip(signature.parameters, bound.args, strict=False)) | bound.kwargs
+            n = given["n"] if "n" in known else given.pop("n", sizes[0] if sizes else 0)
+            run(n, body, given)
+
+        test.__signature__ = signature  # type: ignore[attr-defined]
         return pytest.mark.parametrize("n", sizes)(test) if len(sizes) > 1 else test
 
     return decorate

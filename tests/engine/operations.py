@@ -162,18 +162,6 @@ def ones(name: str, count: int = 3, **options: Any) -> Item:
     return Item("allreduce", name, np.ones(count), **options)
 
 
-def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition.
-
-    Raises:
-        AssertionError: it does not hold after SECONDS.
-    """
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
-
-
 def on_engines(n: int, body: Callable[[Engine], Any], hosts: Sequence[int] = (), **options: Any) -> list[Any]:
     """body(engine) on n ranks that are threads, of one host or of these; returns the results in rank order."""
 

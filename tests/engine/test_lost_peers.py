@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from processes import Job, alive
+from speed import until
 
-from engine.operations import SECONDS, ones, until
+from engine.operations import SECONDS, ones
 from pycollective import Communicator, PeerLostError
 from pycollective.engine import Engine
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from speed import until
 
 import pycollective
-from engine.operations import SECONDS, every_engine, on_engines, ones, until
+from engine.operations import SECONDS, every_engine, on_engines, ones
 from pycollective import MismatchError
 from pycollective.comm.planner import Planner
 from pycollective.engine import Engine, Item, Settings

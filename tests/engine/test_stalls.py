@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from processes import IMPORTABLE
+from speed import until
 
-from engine.operations import SECONDS, on_engines, ones, until
+from engine.operations import SECONDS, on_engines, ones
 from engine.two_hosts import on_two_hosts
 from launch import launch
 from pycollective.engine import Engine, Item

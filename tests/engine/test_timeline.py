@@ -15,8 +15,9 @@ import jsonschema
 import numpy as np
 import pytest
 from processes import IMPORTABLE, run
+from speed import until
 
-from engine.operations import every_engine, on_engines, ones, until
+from engine.operations import every_engine, on_engines, ones
 from engine.trace import SCHEMA, Trace, read
 from engine.two_hosts import on_two_hosts
 from launch import launch

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from speed import until
 
-from engine.operations import SECONDS, every_engine, on_engines, ones, until
+from engine.operations import SECONDS, every_engine, on_engines, ones
 from pycollective import TimeoutError
 from pycollective.engine import Engine, Item, Settings
 
