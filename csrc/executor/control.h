@@ -76,6 +76,7 @@ std::string factor_text(const char* name, double value);
 enum class Presence : uint32_t { absent = 0, here = 1, departed = 2 };
 
 constexpr size_t kNearCells = 16;  // bytes
+constexpr uint32_t kAhead = 8;  // how many calls, a power of two less than kRing, a rank may leave early
 
 // One rank's part.  The first cache line is written only by its rank and polled by its peers: a peer that sees the
 // counter has, without fetching another line, what it checks and, of the smallest calls, what it reads.
@@ -83,7 +84,7 @@ struct alignas(128) RankBlock {
   std::atomic<uint64_t> counter;  // sequentially consistent: see Team::publish; only grows
   std::atomic<uint32_t> waiters;  // number of sleepers on the counter's low half
   std::atomic<uint64_t> latest;   // the newest of the entries of `call` that was published
-  alignas(16) char near_cells[2][kNearCells];  // scratch of plans with near cells, by slot
+  alignas(16) char near_cells[kAhead][kNearCells];  // scratch of plans with near cells, by slot; in this line: two
 
   // Not in the other half of a pair of lines, which some processors fetch together.
   alignas(128) std::atomic<uint64_t> call[kRing];  // by sequence: the call's digest with the sequence mixed in

@@ -15,6 +15,7 @@
 //   post(step, tile, slot)            opens the place of one step, if kMessages
 //   hold(slot, peer, target)          poller only: record a reader of a scratch slot
 //   combine(step, tile, slot)         reduce the step's sources into its targets; or send them to other hosts
+//   exits(schedule)                   how many of the schedule's exit waits the call has; the same on all lanes
 // All lanes call everything, except the functions for pollers.
 //   failure()                         why an await gave up: pending (a group that does not block) or failed
 // Counters only grow.  Waits load with acquire, publishing stores with release; there is no other signal.
@@ -103,7 +104,7 @@ PC_FN Status execute(Group& g, const ScheduleView s, const Span span, Cursor& at
   }
   const uint64_t last = span.base + static_cast<uint64_t>(span.tiles - 1) * s.stride();
   // No lane leaves before all have completed.
-  const bool through = await(g, span, last, s.exit_waits(), [s](int32_t i) { return s.exit_wait(i); });
+  const bool through = await(g, span, last, g.exits(s), [s](int32_t i) { return s.exit_wait(i); });
   return g.all(through) ? Status::done : g.failure();
 }
 

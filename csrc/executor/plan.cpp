@@ -14,6 +14,7 @@ namespace pc {
 namespace {
 
 constexpr double kLeastStagedTile = 16 << 10;  // bytes
+constexpr int64_t kMostAhead = 4 << 10;        // bytes of scratch of a call that ranks may leave early
 // The kernel passes up to 64 KiB of a TCP message on as one packet, headers included.  A message of 64 KiB is two, the
 // second of a few hundred bytes, which costs as much as the first.
 constexpr double kPacket = 60 << 10;
@@ -70,8 +71,9 @@ void Plan::finish(int64_t capacity, TileBytes tile_bytes) {
     throw InvalidArgument("the schedule needs more scratch than PYCOLLECTIVE_SCRATCH gives");
   const int64_t slot = cells * tile_elements * bytes;
   slot_segments = ring.segments_for(slot);
-  slot_turn = ring.turn_for(slot, slots);
   tiles = std::max<int64_t>(1, checked_add(layout.longest, tile_elements - 1, "elements") / tile_elements);
+  ahead = fingerprint.root >= 0 && cells > 0 && tiles == 1 && slot <= kMostAhead && !s.spans_hosts();
+  slot_turn = ring.turn_for(slot, ahead ? std::max(slots, kAhead) : slots);
   checked_mul<int64_t>(checked_add<int64_t>(tiles, s.depth(), "tiles"), s.stride(), "steps of a call");
   const int64_t cell = layout.longest * bytes;  // a multiple of the element: aligned
   if (cells > 0 && tiles == 1 && slots == 2 && cell <= static_cast<int64_t>(kNearCells) / cells && !s.spans_hosts())

@@ -31,6 +31,7 @@ struct Plan {
   uint32_t slot_segments = 1;  // of the scratch ring, for a tile's cells
   uint32_t slot_turn = 1;      // segments in which such slots take turns
   int64_t near_cell = 0;       // bytes of a cell, if CPU ranks have all of them in RankBlock::near_cells
+  bool ahead = false;         // ranks may return before those have entered the call that need something of them
   bool streams = false;       // the output is larger than the caches and not read again within the call
 
   bool windows() const { return fingerprint.placement != 0; }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -150,13 +151,18 @@ raise ValueError("two\\nlines" if sys.argv[1] == "lines" else "\\U0001f600" * 50
 def test_what_a_rank_writes(case: str, tmp_path: Path) -> None:
     report = ExitReport()
     command = ["env", f"PYCOLLECTIVE_REPORT={report.value}", sys.executable, "-c", REPORT, case]
-    done = subprocess.run(command, cwd=tmp_path, pass_fds=[report.writer], stderr=subprocess.PIPE, text=True)
+    reader, writer = os.pipe2(os.O_DIRECT)  # each read gives what one call has written
+    subprocess.run(command, cwd=tmp_path, pass_fds=[report.writer], stderr=writer)
+    os.close(writer)
+    written = os.read(reader, 1 << 16).decode()
+    os.close(reader)
     report.started()
     blamed, text = report.read()
     assert blamed is None
     if case == "plain":
         assert text.startswith("ValueError: \U0001f600") and 100 < len(text) < 200
-        assert done.stderr.splitlines()[-1] == "raised on rank 3"
+        first, *_, last = written.splitlines()
+        assert first.startswith("Traceback") and last == "raised on rank 3"
     elif case == "lines":
         assert text == "ValueError: two lines"
     elif case == "no text":

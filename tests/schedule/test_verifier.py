@@ -193,6 +193,9 @@ def test_a_contribution_that_is_missing_is_named() -> None:
     words = str(caught.value)
     assert "rank 0, chunk 0: the result lacks the contribution of rank 0, written by step" in words
     assert "of rank 0 (chunk 0: out[0]" in words
+    assert "; no step on the way to a result reads the contribution of rank 0" in words
+    with pytest.raises(VerificationError, match="the contribution of rank 0 is last read by step 1 of rank 2 "):
+        verify(compile_program(program(ranks_left_out)))
 
 
 def test_a_contribution_that_comes_twice_is_named_with_the_step_that_doubles_it() -> None:

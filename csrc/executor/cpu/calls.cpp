@@ -27,7 +27,7 @@ bool Team::begin(Operation& op) {
       Remote* const each = remote(peer);
       if (each == nullptr || each->enter(op.sequence, op.digest, control_.block(rank()))) continue;
       announce(op);
-      report_mismatch(op, peer);
+      report_mismatch(op, peer, *op.plan, op.sequence);
       return false;
     }
     return !spans_hosts_ || is_channel() || look_at(op, static_cast<int32_t>(op.sequence % size()));
@@ -142,21 +142,44 @@ void Team::fill(Operation& op) {
 }
 
 // Checks what a peer announced on entering, once per call and peer.  In no call does a subset of the
-// ranks check none of the other ranks, so this suffices: a rank that makes another call is detected in that call.
+// ranks check none of the other ranks, so this suffices: a rank that makes another call is detected in that call, or,
+// if ranks leave it early, by settle() in a later one.
 bool Team::check_call(const Operation& op, int32_t peer) {
-  const RankBlock& theirs = control_.block(peer);
-  const uint32_t at = op.sequence % kRing;
-  if (theirs.latest.load(std::memory_order_relaxed) == op.digest) {
-    checked_[peer] = op.sequence;
-    return true;
-  }
-  // A different digest is no mismatch if the peer is so far ahead that its entry holds a later call.
-  if (theirs.call[at].load(std::memory_order_acquire) != op.digest &&
-      theirs.entry[at].begun.load(std::memory_order_relaxed) <= op.sequence) {
-    report_mismatch(op, peer);
+  if (!same_call(op.sequence, op.digest, peer)) {
+    report_mismatch(op, peer, *op.plan, op.sequence);
     return false;
   }
   checked_[peer] = op.sequence;
+  return true;
+}
+
+// Whether a peer that has entered a call of this rank has announced the same.
+bool Team::same_call(uint64_t sequence, uint64_t digest, int32_t peer) const {
+  const RankBlock& theirs = control_.block(peer);
+  const uint32_t at = sequence % kRing;
+  if (theirs.latest.load(std::memory_order_relaxed) == digest) return true;
+  // A different digest is no mismatch if the peer is so far ahead that its entry holds a later call.
+  return theirs.call[at].load(std::memory_order_acquire) == digest ||
+         theirs.entry[at].begun.load(std::memory_order_relaxed) > sequence;
+}
+
+// The exit waits of the calls that this rank has left early: of all of them, unless this one is left early too.
+bool Team::settle(Operation& op) {
+  const uint64_t kept = op.plan->ahead ? kAhead : 1;
+  for (; settled_ + kept <= op.sequence; ++settled_) {
+    const Plan& plan = *announced_[settled_ % kRing];
+    const uint64_t digest = control_.block(rank()).call[settled_ % kRing].load(std::memory_order_relaxed);
+    const ScheduleView s = plan.schedule->view();
+    for (int32_t i = 0; i < s.exit_waits(); ++i) {
+      const Goal goal{s.exit_wait(i).peer, early_[settled_ % kAhead]};
+      if (!arrived(goal) && !await_slow(op, goal)) return false;
+      if (same_call(settled_, digest, goal.peer)) continue;
+      report_mismatch(op, goal.peer, plan, settled_);
+      return false;
+    }
+  }
+  if (op.plan->ahead) early_[op.sequence % kAhead] = op.span.base;
+  else settled_ = op.sequence + 1;
   return true;
 }
 
@@ -228,6 +251,7 @@ Status Team::proceed(Operation& op, Waiting waiting) {
   } else {
     CpuGroup<SingleLane, false> group(*this, op);  // of the plan that the ranks have agreed on
     status = execute(group, op.plan->schedule->view(), op.span, op.cursor);
+    if (status == Status::done && !settle(op)) status = group.failure();
   }
   // If this rank was stopped meanwhile, the others may have given up, and the data it has read since is undefined. This
   // load comes after those of the peers' arrays, which precede the publication.

@@ -33,8 +33,8 @@ class CpuGroup {
   }
 
   // All peers poll the same counter.
-  void publish(uint64_t value, const Step&) {
-    if (lane() == 0) team_.publish(op_, value);
+  void publish(uint64_t value, const Step& step) {
+    if (lane() == 0 && !(plan_.ahead && is_published_next(step))) team_.publish(op_, value);
   }
 
   bool await(int32_t peer, uint64_t target) {
@@ -108,6 +108,8 @@ class CpuGroup {
     if (team_.trace != nullptr && lane() == 0) note(step, tile, since);
   }
 
+  int32_t exits(const ScheduleView& s) const { return plan_.ahead ? 0 : s.exit_waits(); }
+
   Status failure() const {
     return op_.waiting == Waiting::blocks || team_.given_up(op_) ? Status::failed : Status::pending;
   }
@@ -156,6 +158,13 @@ class CpuGroup {
     return at_once && next.targets() == 1 && next.target(0).rank == peer;
   }
 
+  // Whether the next step, without waiting, publishes this one too.
+  bool is_published_next(const Step& step) const {
+    if (op_.cursor.position + 1 >= plan_.schedule->view().steps()) return false;
+    const Step next = step.next();
+    return next.waits() == 0 && next.consumed();
+  }
+
   void note(const Step& step, int64_t tile, Clock::time_point since) const {
     const auto ns = [](Clock::time_point at) { return static_cast<int64_t>(at.time_since_epoch().count()); };
     TracedStep traced{ns(since), ns(Clock::now()), step.chunk(), tile, {}, {}, 0, {}, {}};
@@ -174,7 +183,7 @@ class CpuGroup {
     const int64_t element = static_cast<int64_t>(plan_.element);
     if (place >= 0) {
       if (plan_.near_cell > 0)
-        return team_.control_.block(rank).near_cells[slot & 1] + place * plan_.near_cell + skip * element;
+        return team_.control_.block(rank).near_cells[slot] + place * plan_.near_cell + skip * element;
       return team_.scratch_.at(rank, slot) + (place * plan_.tile_elements + skip) * element;
     }
     const bool own = rank == team_.rank();

@@ -61,7 +61,7 @@ void Team::report_timeout(const Operation& op, int32_t peer) {
   std::string missing;
   int32_t first = -1;
   for (int32_t r = 0; r < size(); ++r) {
-    if (control_.block(r).counter.load(std::memory_order_acquire) >= op.span.base) continue;
+    if (r == rank() || control_.block(r).counter.load(std::memory_order_acquire) >= op.span.base) continue;
     if (remote(r) != nullptr && r != peer) continue;  // only its messages would tell
     if (first < 0) first = r;
     missing += (missing.empty() ? "" : ", ") + label(r);
@@ -87,22 +87,23 @@ void Team::report_timeout(const Operation& op, int32_t peer) {
   give_up(op, Fault::timeout, culprit, text);
 }
 
-void Team::report_mismatch(const Operation& op, int32_t peer) {
-  const Fingerprint& mine = op.plan->fingerprint;
-  const Entry* entry = &control_.block(peer).entry[op.sequence % kRing];
+// `plan`, `sequence`: the call in which the peer differs, this one or an earlier one.
+void Team::report_mismatch(const Operation& op, int32_t peer, const Plan& plan, uint64_t sequence) {
+  const Fingerprint& mine = plan.fingerprint;
+  const Entry* entry = &control_.block(peer).entry[sequence % kRing];
   for (const Entry& other : control_.block(peer).entry)  // a peer that has not reached this call is in an earlier one
-    if (entry->complete < op.sequence && other.complete > entry->complete) entry = &other;
+    if (entry->complete < sequence && other.complete > entry->complete) entry = &other;
   const Fingerprint& theirs = entry->fingerprint;
   const auto calls = [&](int32_t rank, const Fingerprint& print, int64_t step) {
     return label(rank) + " calls " + print.describe(rank, size(), step);
   };
-  std::string text = label_of_call(op.sequence) + " differs between ranks: " + calls(rank(), mine, op.step) + "; " +
+  std::string text = label_of_call(sequence) + " differs between ranks: " + calls(rank(), mine, op.step) + "; " +
                      calls(peer, theirs, entry->step);
   Fingerprint moved = theirs;
   moved.placement = mine.placement;  // ranks may differ here
-  if (moved.describe(rank(), size(), entry->step) == describe(op))
+  if (moved.describe(rank(), size(), entry->step) == mine.describe(rank(), size(), op.step))
     text += "; what differs: " + mine.hidden_difference(theirs);
-  give_up(op, Fault::mismatch, members_[peer], text);
+  give_up(op, Fault::mismatch, members_[peer], text, sequence);
 }
 
 // A peer's message or announcement for a call that this rank has completed without it.

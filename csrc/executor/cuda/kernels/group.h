@@ -97,6 +97,7 @@ class CudaGroup {
       store_flag(counter(step.consumer(i), rank_), value, a_.gpu_scope != 0);
   }
 
+  PC_FN static int32_t exits(const ScheduleView& s) { return s.exit_waits(); }
   PC_FN static uint32_t slot(const Span& span, int64_t tile) { return (span.slot + static_cast<uint32_t>(tile)) & 1u; }
 
   PC_FN bool guard(uint32_t slot) {
