@@ -47,7 +47,7 @@ MUTANTS = (
         "tile_base + static_cast<uint64_t>(wait.count)",
         "tile_base + static_cast<uint64_t>(wait.count) - static_cast<uint64_t>(wait.count > 1)", CALLS,
     ),
-    Mutant("nobody waits for the exit", "csrc/executor/execute.h", "s.exit_waits()", "0", WINDOWS),
+    Mutant("nobody waits for the exit", "csrc/executor/execute.h", "g.exits(s)", "0", WINDOWS),
     Mutant(
         "slots of scratch are not guarded", "csrc/executor/execute.h",
         "if (s.cells() > 0 && !g.all(g.guard(slot))) return g.failure();", ";", CALLS,
@@ -62,6 +62,10 @@ MUTANTS = (
         "the ranks' calls are not compared", "csrc/executor/cpu/group.h",
         "return reached({peer, target}) && (team_.checked_[peer] == op_.sequence || team_.check_call(op_, peer));",
         "return reached({peer, target});", MISMATCHES,
+    ),
+    Mutant(
+        "calls that were left early are not compared", "csrc/executor/cpu/calls.cpp",
+        "same_call(settled_, digest, goal.peer)", "true", MISMATCHES,
     ),
     Mutant(
         "a rank that was stopped trusts what it has read", "csrc/executor/cpu/calls.cpp",

@@ -176,10 +176,11 @@ class _Execution:
         if content is None:
             raise VerificationError(f"{title}: nothing is written to its output")
         expected = self.collective.contributors(rank, self.expected[chunk])
+        missing = expected & ~content.once
         faults = [
             f"{verb} the {_contributions(mask)}{twice}"
             for verb, mask, twice in (
-                ("lacks", expected & ~content.once, ""),
+                ("lacks", missing, ""),
                 ("has", content.once & ~expected, ""),
                 ("has", content.more, " twice"),
             )
@@ -194,7 +195,7 @@ class _Execution:
                 same = content.doubled == content.step
                 who = ", which" if same else f"; {step_name(self.schedule, *content.doubled)}"
                 doubled = f"{who} combines it with itself"
-            lost, loser = self.loss(expected & ~content.once, chunk)
+            lost, loser = self.loss(missing, chunk)
             lines = [self.schedule.line(*step) for step in (content.step, content.doubled, loser) if step]
             raise VerificationError(f"{title}: the result {' and '.join(faults)}{where}{doubled}{lost}", lines)
         return content
