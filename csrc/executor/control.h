@@ -76,7 +76,7 @@ std::string factor_text(const char* name, double value);
 enum class Presence : uint32_t { absent = 0, here = 1, departed = 2 };
 
 constexpr size_t kNearCells = 16;  // bytes
-constexpr uint32_t kAhead = 8;  // how many calls, a power of two less than kRing, a rank may leave early
+constexpr uint32_t kAhead = 8;  // how many calls, a power of two, a rank may leave early before a peer enters them
 
 // One rank's part.  The first cache line is written only by its rank and polled by its peers: a peer that sees the
 // counter has, without fetching another line, what it checks and, of the smallest calls, what it reads.

@@ -6,7 +6,8 @@
 //   all(ok)                           barrier; true on every lane if every poller passed true
 //   enter(base, publish)              announce the call; and, if `publish`, publish that the rank has entered it
 //   await(peer, target)               poller only: has the peer's counter reached the target?
-//   publish(value, step)              everything written before the barrier is visible to readers of value
+//   publish(value, step, last)        everything written before the barrier is visible to readers of value, at once or,
+//                                     if the step is not the last of its tile, with the next step, before any wait
 //   slot(span, tile)                  which part of scratch the tile uses; the same on all ranks
 //   guard(slot)                       wait for the readers of a scratch slot; ok as for all()
 //   open(tile, slot)                  from now on messages from other hosts may be written to the tile's early places;
@@ -29,15 +30,15 @@ namespace pc {
 // Where a call stands.  A group that does not block returns `pending` and is resumed from here.
 struct Cursor {
   bool entered = false;
-  int64_t tile = 0;       // the newest one; steps with a lag are that many tiles behind it
+  int64_t tile = 0;  // the newest one; steps with a lag are that many tiles behind it
   int32_t position = -1;  // step within the tile; -1: the slot's readers have not been waited for
   Step step{nullptr};
 };
 
 struct Span {
-  uint64_t base;     // the counter value for "entered"; equal on all ranks
-  int64_t tiles;     // at least 1, equal on all ranks
-  uint32_t slot;     // of the first tile
+  uint64_t base;  // the counter value for "entered"; equal on all ranks
+  int64_t tiles;  // at least 1, equal on all ranks
+  uint32_t slot;  // of the first tile
 };
 
 // This lane's share of some waits.  Count 0 means "has entered the call", whatever the tile: a step that no rank waits
@@ -99,7 +100,7 @@ PC_FN Status execute(Group& g, const ScheduleView s, const Span span, Cursor& at
       const auto wait_at = [step](int32_t i) { return step.wait(i); };
       if (step.waits() > 0 && !g.all(await(g, span, tile_base, step.waits(), wait_at))) return g.failure();
       g.combine(step, tile, slot);
-      if (step.consumed() && g.all(true)) g.publish(base + at.position + 1, step);
+      if (step.consumed() && g.all(true)) g.publish(base + at.position + 1, step, at.position + 1 == s.steps());
     }
   }
   const uint64_t last = span.base + static_cast<uint64_t>(span.tiles - 1) * s.stride();

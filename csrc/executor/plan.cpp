@@ -72,12 +72,12 @@ void Plan::finish(int64_t capacity, TileBytes tile_bytes) {
   const int64_t slot = cells * tile_elements * bytes;
   slot_segments = ring.segments_for(slot);
   tiles = std::max<int64_t>(1, checked_add(layout.longest, tile_elements - 1, "elements") / tile_elements);
-  ahead = fingerprint.root >= 0 && cells > 0 && tiles == 1 && slot <= kMostAhead && !s.spans_hosts();
+  ahead = fingerprint.root >= 0 && !windows() && cells > 0 && tiles == 1 && slot <= kMostAhead && !s.spans_hosts();
   slot_turn = ring.turn_for(slot, ahead ? std::max(slots, kAhead) : slots);
   checked_mul<int64_t>(checked_add<int64_t>(tiles, s.depth(), "tiles"), s.stride(), "steps of a call");
   const int64_t cell = layout.longest * bytes;  // a multiple of the element: aligned
-  if (cells > 0 && tiles == 1 && slots == 2 && cell <= static_cast<int64_t>(kNearCells) / cells && !s.spans_hosts())
-    near_cell = cell;
+  const bool near = cells > 0 && cell <= static_cast<int64_t>(kNearCells) / cells && slot_turn <= kAhead;
+  if (near && tiles == 1 && slots == 2 && !s.spans_hosts()) near_cell = cell;
   const double touched = 2.0 * static_cast<double>(fingerprint.count) * static_cast<double>(bytes) * s.size();
   streams = touched > static_cast<double>(shared_cache_bytes()) && s.outputs_final();  // of all ranks' arrays
   digest = fingerprint.digest();

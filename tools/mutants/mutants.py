@@ -64,8 +64,8 @@ MUTANTS = (
         "return reached({peer, target});", MISMATCHES,
     ),
     Mutant(
-        "calls that were left early are not compared", "csrc/executor/cpu/calls.cpp",
-        "same_call(settled_, digest, goal.peer)", "true", MISMATCHES,
+        "earlier calls are not compared", "csrc/executor/cpu/calls.cpp",
+        "extended(history_,", "extended(op.sequence,", MISMATCHES,
     ),
     Mutant(
         "a rank that was stopped trusts what it has read", "csrc/executor/cpu/calls.cpp",

@@ -5,13 +5,21 @@
 #include "executor/cpu/team.h"
 
 namespace pc {
+namespace {
+
+// The digest of a sequence of calls, from that of all but the last.
+uint64_t extended(uint64_t history, uint64_t call) {
+  const uint64_t mixed = (history ^ call) * 0x9E3779B97F4A7C15ull;
+  return mixed ^ mixed >> 32;
+}
+
+}  // namespace
 
 bool Team::begin(Operation& op) {
   if (!op.begun) {
     op.sequence = sequence_.load(std::memory_order_relaxed);
     sequence_.store(op.sequence + 1, std::memory_order_relaxed);
-    op.digest =
-        op.plan->digest ^ op.sequence * 0x9E3779B97F4A7C15ull ^ static_cast<uint64_t>(op.step) * 0xD1B54A32D192ED03ull;
+    op.digest = history_ = extended(history_, op.plan->digest ^ static_cast<uint64_t>(op.step) * 0xD1B54A32D192ED03ull);
     op.span.base = base_;
     op.begun = true;
     if (op.gather != nullptr) op.gather->run();  // before a peer may write to the output, of which x can be a view
@@ -27,7 +35,7 @@ bool Team::begin(Operation& op) {
       Remote* const each = remote(peer);
       if (each == nullptr || each->enter(op.sequence, op.digest, control_.block(rank()))) continue;
       announce(op);
-      report_mismatch(op, peer, *op.plan, op.sequence);
+      report_mismatch(op, peer);
       return false;
     }
     return !spans_hosts_ || is_channel() || look_at(op, static_cast<int32_t>(op.sequence % size()));
@@ -141,45 +149,22 @@ void Team::fill(Operation& op) {
   publish(op, base_);
 }
 
-// Checks what a peer announced on entering, once per call and peer.  In no call does a subset of the
-// ranks check none of the other ranks, so this suffices: a rank that makes another call is detected in that call, or,
-// if ranks leave it early, by settle() in a later one.
+// Checks what a peer announced on entering, once per call and peer.  The digests are of all calls so far, so that ranks
+// which differ in a call in which no rank looks at the other are found out in the next in which one does.
 bool Team::check_call(const Operation& op, int32_t peer) {
-  if (!same_call(op.sequence, op.digest, peer)) {
-    report_mismatch(op, peer, *op.plan, op.sequence);
+  const RankBlock& theirs = control_.block(peer);
+  const uint32_t at = op.sequence % kRing;
+  if (theirs.latest.load(std::memory_order_relaxed) == op.digest) {
+    checked_[peer] = op.sequence;
+    return true;
+  }
+  // A different digest is no mismatch if the peer is so far ahead that its entry holds a later call.
+  if (theirs.call[at].load(std::memory_order_acquire) != op.digest &&
+      theirs.entry[at].begun.load(std::memory_order_relaxed) <= op.sequence) {
+    report_mismatch(op, peer);
     return false;
   }
   checked_[peer] = op.sequence;
-  return true;
-}
-
-// Whether a peer that has entered a call of this rank has announced the same.
-bool Team::same_call(uint64_t sequence, uint64_t digest, int32_t peer) const {
-  const RankBlock& theirs = control_.block(peer);
-  const uint32_t at = sequence % kRing;
-  if (theirs.latest.load(std::memory_order_relaxed) == digest) return true;
-  // A different digest is no mismatch if the peer is so far ahead that its entry holds a later call.
-  return theirs.call[at].load(std::memory_order_acquire) == digest ||
-         theirs.entry[at].begun.load(std::memory_order_relaxed) > sequence;
-}
-
-// The exit waits of the calls that this rank has left early: of all of them, unless this one is left early too.
-bool Team::settle(Operation& op) {
-  const uint64_t kept = op.plan->ahead ? kAhead : 1;
-  for (; settled_ + kept <= op.sequence; ++settled_) {
-    const Plan& plan = *announced_[settled_ % kRing];
-    const uint64_t digest = control_.block(rank()).call[settled_ % kRing].load(std::memory_order_relaxed);
-    const ScheduleView s = plan.schedule->view();
-    for (int32_t i = 0; i < s.exit_waits(); ++i) {
-      const Goal goal{s.exit_wait(i).peer, early_[settled_ % kAhead]};
-      if (!arrived(goal) && !await_slow(op, goal)) return false;
-      if (same_call(settled_, digest, goal.peer)) continue;
-      report_mismatch(op, goal.peer, plan, settled_);
-      return false;
-    }
-  }
-  if (op.plan->ahead) early_[op.sequence % kAhead] = op.span.base;
-  else settled_ = op.sequence + 1;
   return true;
 }
 
@@ -251,7 +236,6 @@ Status Team::proceed(Operation& op, Waiting waiting) {
   } else {
     CpuGroup<SingleLane, false> group(*this, op);  // of the plan that the ranks have agreed on
     status = execute(group, op.plan->schedule->view(), op.span, op.cursor);
-    if (status == Status::done && !settle(op)) status = group.failure();
   }
   // If this rank was stopped meanwhile, the others may have given up, and the data it has read since is undefined. This
   // load comes after those of the peers' arrays, which precede the publication.

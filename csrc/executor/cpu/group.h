@@ -33,8 +33,8 @@ class CpuGroup {
   }
 
   // All peers poll the same counter.
-  void publish(uint64_t value, const Step& step) {
-    if (lane() == 0 && !(plan_.ahead && is_published_next(step))) team_.publish(op_, value);
+  void publish(uint64_t value, const Step& step, bool last) {
+    if (lane() == 0 && (last || !plan_.ahead || !is_published_next(step))) team_.publish(op_, value);
   }
 
   bool await(int32_t peer, uint64_t target) {
@@ -159,8 +159,7 @@ class CpuGroup {
   }
 
   // Whether the next step, without waiting, publishes this one too.
-  bool is_published_next(const Step& step) const {
-    if (op_.cursor.position + 1 >= plan_.schedule->view().steps()) return false;
+  static bool is_published_next(const Step& step) {
     const Step next = step.next();
     return next.waits() == 0 && next.consumed();
   }

@@ -87,22 +87,33 @@ void Team::report_timeout(const Operation& op, int32_t peer) {
   give_up(op, Fault::timeout, culprit, text);
 }
 
-// `plan`, `sequence`: the call in which the peer differs, this one or an earlier one.
-void Team::report_mismatch(const Operation& op, int32_t peer, const Plan& plan, uint64_t sequence) {
-  const Fingerprint& mine = plan.fingerprint;
-  const Entry* entry = &control_.block(peer).entry[sequence % kRing];
-  for (const Entry& other : control_.block(peer).entry)  // a peer that has not reached this call is in an earlier one
-    if (entry->complete < sequence && other.complete > entry->complete) entry = &other;
-  const Fingerprint& theirs = entry->fingerprint;
-  const auto calls = [&](int32_t rank, const Fingerprint& print, int64_t step) {
-    return label(rank) + " calls " + print.describe(rank, size(), step);
+// The ranks may have differed in an earlier call, in which neither looked at the other.
+void Team::report_mismatch(const Operation& op, int32_t peer) {
+  const RankBlock& own = control_.block(rank());
+  const RankBlock& other = control_.block(peer);
+  const auto differ = [&](uint64_t sequence) {
+    const uint32_t at = sequence % kRing;
+    const bool known = other.entry[at].complete.load(std::memory_order_acquire) == sequence &&
+                       other.entry[at].begun.load(std::memory_order_relaxed) == sequence;
+    return known && other.call[at].load(std::memory_order_relaxed) != own.call[at].load(std::memory_order_relaxed);
   };
-  std::string text = label_of_call(sequence) + " differs between ranks: " + calls(rank(), mine, op.step) + "; " +
-                     calls(peer, theirs, entry->step);
-  Fingerprint moved = theirs;
-  moved.placement = mine.placement;  // ranks may differ here
-  if (moved.describe(rank(), size(), entry->step) == mine.describe(rank(), size(), op.step))
-    text += "; what differs: " + mine.hidden_difference(theirs);
+  uint64_t sequence = op.sequence - std::min<uint64_t>(op.sequence - 1, kRing - 1);
+  while (sequence < op.sequence && !differ(sequence)) ++sequence;
+  const Entry& mine = own.entry[sequence % kRing];
+  const Entry* theirs = &other.entry[sequence % kRing];
+  for (const Entry& each : other.entry)  // a peer that has not reached this call is in an earlier one
+    if (theirs->complete < sequence && each.complete > theirs->complete) theirs = &each;
+  const auto words = [&](int32_t rank, const Entry& entry) {
+    return entry.fingerprint.describe(rank, size(), entry.step);
+  };
+  std::string text = label_of_call(sequence) + " differs between ranks: " + label(rank()) + " calls " +
+                     words(rank(), mine) + "; " + label(peer) + " calls " + words(peer, *theirs);
+  Fingerprint moved = theirs->fingerprint;
+  moved.placement = mine.fingerprint.placement;  // ranks may differ here
+  if (moved.describe(rank(), size(), theirs->step) == words(rank(), mine)) {
+    const std::string hidden = mine.fingerprint.hidden_difference(theirs->fingerprint);
+    text += "; what differs: " + (hidden.empty() ? "an earlier call" : hidden);
+  }
   give_up(op, Fault::mismatch, members_[peer], text, sequence);
 }
 

@@ -157,8 +157,6 @@ class alignas(64) Team {
   bool receive_placements(Operation& op, uint8_t& agreed);
   void fill(Operation& op);
   bool check_call(const Operation& op, int32_t peer);
-  bool same_call(uint64_t sequence, uint64_t digest, int32_t peer) const;
-  bool settle(Operation& op);
   bool read_locations(const Operation& op, int32_t peer);
   // The counter and what it is checked against are written together: the line is polled.
   void publish(const Operation& op, uint64_t value) {
@@ -194,7 +192,7 @@ class alignas(64) Team {
   // The status block of a member of the communicator.
   RankBlock& home(int32_t member) const { return (is_channel() ? channel_->control : control_).block(member); }
   bool check_fingerprints(const Operation& op);
-  void report_mismatch(const Operation& op, int32_t peer, const Plan& plan, uint64_t sequence);
+  void report_mismatch(const Operation& op, int32_t peer);
   void report_stale(const Operation& op, int32_t peer);
   void report_lost(const Operation& op, int32_t peer, bool departed);
   void explain_departure();
@@ -216,8 +214,7 @@ class alignas(64) Team {
   uint64_t failed_ = 0;  // the newest call that this rank gave up
   int32_t first_lost_ = -1;  // the rank that was first seen to be gone: launchers end the others because of it
   uint64_t base_ = 1;
-  uint64_t settled_ = 1;  // the first call that this rank has left without its exit waits, or the next one
-  uint64_t early_[kAhead] = {};  // by sequence: the counter value for "entered" of such calls
+  uint64_t history_ = 0;  // of this rank's calls, see begin()
   SharedWrites shared_writes_;
   std::vector<uint64_t> checked_;  // sequence of the last call in which the peer's entry was checked
   std::shared_ptr<const Plan> announced_[kRing];  // plans whose fingerprint this rank's entry already holds

@@ -296,7 +296,7 @@ bool Team::check_fingerprints(const Operation& op) {
     if (r == rank() || entry.complete.load(std::memory_order_acquire) != op.sequence) continue;
     if (theirs.call[at].load(std::memory_order_acquire) == op.digest) continue;
     if (entry.begun.load(std::memory_order_relaxed) != op.sequence) continue;  // now belongs to a later call
-    report_mismatch(op, r, *op.plan, op.sequence);
+    report_mismatch(op, r);
     return false;
   }
   return true;

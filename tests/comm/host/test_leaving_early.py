@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from calls import call, on_each_rank
+from calls import call, on_each_rank, sum_that
 from speed import deadline
 
 from pycollective import Communicator, MismatchError, TimeoutError, local_world
@@ -59,23 +60,62 @@ def test_the_ninth_waits(comm: Communicator) -> None:
     other.barrier()
 
 
+def broadcast(comm: Communicator, root: int = 0, topology: str = "direct") -> Any:
+    return comm.broadcast(np.full(2, comm.rank), root, topology=topology)
+
+
+DIFFERENT: dict[str, tuple[Callable[[Communicator], Any], str]] = {
+    "two calls": (lambda comm: broadcast(comm) if comm.rank == 0 else comm.reduce(np.ones(2), 0), "reduce("),
+    "numbers of steps": (
+        lambda comm: comm.scatter(np.ones(8), 1) if comm.rank == 1 else comm.reduce(np.ones(2), 1),
+        "scatter(",
+    ),
+    "roots of which neighbours know": (lambda comm: broadcast(comm, comm.rank // 2 * 2, "ring"), "root=2"),
+}
+"""Calls in which no rank, or only those who agree, look at each other; a word of the error."""
+
+
 @pytest.mark.parametrize("before", [0, 3])
-@pytest.mark.parametrize("settling", ["barrier", "allreduce", "nonblocking"])
-@on_each_rank(2)
+@pytest.mark.parametrize("different", DIFFERENT)
+@pytest.mark.parametrize("next_one", ["barrier", "allreduce", "nonblocking", "broadcast"])
+@on_each_rank(4)
 def test_calls_in_which_nobody_waits_are_compared_by_the_next_that_waits(
-    comm: Communicator, settling: str, before: int
+    comm: Communicator, next_one: str, different: str, before: int
 ) -> None:
-    x = np.ones(2)
+    x, (act, word) = np.ones(2), DIFFERENT[different]
     for _ in range(before):
-        comm.broadcast(x, root=0)
-    comm.broadcast(x, root=0) if comm.rank == 0 else comm.reduce(x, root=0)
-    with pytest.raises(MismatchError, match=rf"call {before + 1} of .*(broadcast\(.*reduce\(|reduce\(.*broadcast\()"):
-        if settling == "barrier":
+        broadcast(comm)
+    comm.barrier()
+    with pytest.raises(MismatchError, match=rf"call {before + 2} of .*{re.escape(word)}"):
+        act(comm)
+        if next_one == "barrier":
             comm.barrier()
-        elif settling == "allreduce":
+        elif next_one == "allreduce":
             comm.allreduce(np.ones(5000))
-        else:
+        elif next_one == "nonblocking":
             comm.iallgather(x).result(deadline(20))
+        else:
+            assert broadcast(comm, 1)[0] == 1
+            comm.barrier()
+
+
+@pytest.mark.parametrize("topology", ["direct", "halving_doubling"])
+def test_no_rank_leaves_while_its_window_is_read(topology: str) -> None:
+    changed = threading.Event()
+
+    def body(comm: Communicator) -> Any:
+        # Rank 0 adds slowly: a rank that left early would change its array meanwhile.
+        op, kept = sum_that(lambda: comm.rank == 0 and changed.wait(0.2))
+        x = comm.empty(750)
+        x.fill(comm.rank + 1)
+        total = comm.reduce(x, 0, op=op, topology=topology)
+        x.fill(-1)
+        if comm.rank == 1:
+            changed.set()
+        del kept
+        return None if total is None else set(total.tolist())
+
+    assert local_world(2).run(body)[0] == {3.0}
 
 
 def test_a_rank_that_leaves_after_its_part_is_not_missed() -> None:

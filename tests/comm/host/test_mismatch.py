@@ -27,7 +27,7 @@ LITTLE, MUCH = np.ones(8), np.ones(20_000)
 
 
 def next_calls(comm: Communicator) -> None:
-    """A rank that has left the call gets the mismatch in its next one; a root may be two calls ahead."""
+    """A rank that has left the call gets the mismatch in one of its next."""
     for _ in range(3):
         comm.allreduce(LITTLE)
 

@@ -161,7 +161,7 @@ std::shared_ptr<const Plan> Rank::make_plan(const CallPlan& call, uint8_t placem
   const bool floats = call.arithmetic == Arithmetic::scaled_floats;
   Fingerprint& print = plan->fingerprint;
   print.count = total(plan->layout);
-  print.root = c.root;
+  print.root = c.row().rooted ? c.root : -1;
   print.collective = c.collective;
   print.dtype = floats ? Dtype::float32 : Dtype::int32;
   print.placement = placement;

@@ -92,7 +92,7 @@ class CudaGroup {
   }
 
   // Each thread notifies one consumer: they all release what the block wrote before the barrier.
-  PC_FN void publish(uint64_t value, const Step& step) {
+  PC_FN void publish(uint64_t value, const Step& step, bool /*last*/) {
     for (int32_t i = lane(); i < step.consumers(); i += width())
       store_flag(counter(step.consumer(i), rank_), value, a_.gpu_scope != 0);
   }
