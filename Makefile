@@ -157,7 +157,7 @@ test-ray: $(VENV)/.ray ## RayExecutor on a Ray cluster of two nodes, with Ray fr
 
 # Over shared memory, ranks without an edge between them are told of different calls too late for that test.
 test-ucx: $(VENV)/.installed $(VENV)/.torch ## the tests between hosts, over UCX instead of TCP
-	PYCOLLECTIVE_LINK=ucx $(BIN)/pytest -n $(JOBS) --dist loadfile tests/comm/hosts/test_virtual_hosts.py \
+	PYCOLLECTIVE_LINK=ucx $(BIN)/pytest -n $(JOBS) --dist loadfile $(addprefix tests/comm/hosts/test_,virtual_hosts.py windows_between_hosts.py) \
 	  $(addprefix tests/hosts/test_,$(addsuffix .py,ucx bits shrink namespaces launchers)) $(ARGS)
 	PYCOLLECTIVE_LINK=ucx-shm $(BIN)/pytest -n $(JOBS) --dist loadfile tests/comm/hosts/test_virtual_hosts.py \
 	  $(addprefix tests/hosts/test_,$(addsuffix .py,bits shrink launchers)) -k "not without_an_edge" $(ARGS)
