@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from processes import alive, until
+from processes import alive
+from speed import until
 
 from pycollective.bench.ranks import launch
 from pycollective.bench.ranks.launch import Launcher, busy_neighbours, find_launcher

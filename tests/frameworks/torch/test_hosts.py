@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.mpi]
 TRAINING = """
 import hashlib, json, layers, os, torch, torch.distributed as dist, pycollective.torch as hvd
 from functools import partial
-from examples.test_pytorch_digits import _ddp, _weights, load
+from examples.test_pytorch_digits import _ddp, _weights
 from opt import alone, close, together
 torch.set_num_threads(1)
 hvd.init()
