@@ -65,7 +65,7 @@ MUTANTS = (
     ),
     Mutant(
         "earlier calls are not compared", "csrc/executor/cpu/calls.cpp",
-        "extended(history_,", "extended(op.sequence,", MISMATCHES,
+        "(history ^ call)", "call", MISMATCHES,
     ),
     Mutant(
         "a rank that was stopped trusts what it has read", "csrc/executor/cpu/calls.cpp",
@@ -81,7 +81,8 @@ MUTANTS = (
     ),
     Mutant(
         "another host is not told of a fault", "csrc/executor/cpu/team.cpp",
-        "why) && remotes_.control", "why) && !remotes_.control", VIRTUAL_HOSTS,
+        "control_.poison(members_.self(), why) && remotes_.control",
+        "control_.poison(members_.self(), why) && !remotes_.control", VIRTUAL_HOSTS,
     ),
     Mutant(
         "a refused call is queued", "csrc/progress/progress.cpp",
