@@ -22,33 +22,25 @@ def test_generated_page_is_up_to_date(name: str) -> None:
 
 
 def test_every_module_and_folder_is_on_the_map() -> None:
-    rows = [line for line in architecture.lists()["files"].splitlines() if line.startswith("- `")]
-    assert rows and all(row.split(": ", 1)[1] for row in rows), "a module without a docstring"
-    folders = {str(file.parent.relative_to(docs.ROOT / "csrc")) for file in (docs.ROOT / "csrc").rglob("*.cpp")}
-    assert folders <= set(architecture.CPP)
+    page = docs.architecture()
+    rows = [line for line in page.splitlines() if line.startswith("- `")]
+    assert len(rows) > 300 and all(row.split(": ", 1)[1] for row in rows), "a module without a docstring"
+    with pytest.raises(ValueError, match="does not describe link of csrc"):
+        architecture.fill(page.replace("\n- `link`: ", "\n- link: "))
 
 
-def test_a_path_that_turns_back_or_names_what_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = architecture.CALL[0]
-    for wrong, reason in (
-        ((first, first), "returns to a file"),
-        ((first._replace(function="allreduced"),), "has no function allreduced"),
+def test_a_path_that_turns_back_or_names_what_is_not_there_is_refused() -> None:
+    page = docs.architecture()
+    for text, wrong, reason in (
+        ("(../csrc/executor/cpu/group.h): `combine`", "(../csrc/executor/execute.h): `execute`", "returns to a file"),
+        ("`enter` binds", "`allreduced` binds", "has no function allreduced"),
+        ("`pycollective/topologies/`", "`pycollective/wheels/`", "there is no pycollective/wheels/"),
+        ("[`Link`]", "[`Wheel`]", "link.h has no class Wheel"),
+        ("[`Item`]", "[`Work`]", "classes are called Work"),
     ):
-        monkeypatch.setattr(architecture, "CALL", wrong)
+        assert text in page
         with pytest.raises(ValueError, match=reason):
-            architecture.lists()
-    monkeypatch.undo()
-    monkeypatch.setitem(architecture.EXTENSIONS, "a wheel", "`pycollective/wheels/`")
-    with pytest.raises(ValueError, match="there is no pycollective/wheels/"):
-        architecture.lists()
-    monkeypatch.undo()
-    for file, name, reason in (
-        ("csrc/link/link.h", "Wheel", "has no class Wheel"),
-        ("pycollective/engine/operation.py", "Work", "2 classes are called Work"),
-    ):
-        monkeypatch.setitem(architecture.GLOSSARY, "wheel", (file, name, ""))
-        with pytest.raises(ValueError, match=reason):
-            architecture.lists()
+            architecture.check(page.replace(text, wrong))
 
 
 def test_the_schemas_are_those_of_what_is_written() -> None:
