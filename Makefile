@@ -95,8 +95,10 @@ QUICK := $(addprefix tests/,schedule/test_compiler.py schedule/test_verifier.py 
   host/test_mismatch.py::test_a_value_that_a_rank_returns_before_it_is_told_is_right) \
   engine/test_works.py frameworks/torch/hvd/test_forms.py optim/test_sgd.py)
 
-CHECKS := imports includes collectives phrases
-HOUSE := $(foreach check,$(CHECKS),$(BIN)/python tools/checks/$(check).py && )if [ -x $(BIN)/ruff ]; then \
+# git grep, which exits with 1 if it finds nothing, shows what it finds; the pattern ends with what to write instead.
+PHRASES := git grep -nIiP -f tools/checks/phrases.txt -- . ':!CHANGELOG.md' ':!LICENSE' ':!tools/checks/phrases.txt'; test $$? -eq 1
+CHECKS := $(foreach check,imports includes collectives,$(BIN)/python tools/checks/$(check).py && ){ $(PHRASES); }
+HOUSE := $(CHECKS) && if [ -x $(BIN)/ruff ]; then \
   $(BIN)/ruff check . && $(BIN)/ruff format --check .; fi
 
 # Installs only if nothing is installed; keeps an installation by `make dev`.
@@ -195,7 +197,7 @@ lint: $(CURRENT) $(VENV)/.lint ## ruff, mypy, pyright, clang-format, shellcheck,
 	find csrc tests -name '*.h' -o -name '*.cpp' -o -name '*.cu' | xargs $(BIN)/clang-format --dry-run -Werror
 	$(BIN)/shellcheck --severity=warning .ci/run bench/gpu/*.sh examples/cluster/job.sbatch
 	$(BIN)/hadolint examples/cluster/Dockerfile
-	$(foreach check,$(CHECKS),$(BIN)/python tools/checks/$(check).py && )true
+	$(CHECKS)
 	$(BIN)/python tools/nonblocking.py --check
 	$(PY) tools/make_stubs.py --check
 

@@ -1,8 +1,7 @@
 """Rejects upward imports and import cycles between the Python files: names each and exits with 1.
 
-python tools/checks/imports.py             # checks pycollective/ and bench/, which is pycollective.bench when installed
-python tools/checks/imports.py --update    # rewrites tools/import_circles.txt, if no cycle has grown
-python tools/checks/imports.py FOLDER      # the sources of another folder
+python tools/checks/imports.py          # checks pycollective/ and bench/, which is pycollective.bench when installed
+python tools/checks/imports.py FOLDER   # the sources of another folder
 
 Layers are import-linter's contracts in pyproject.toml. What these cannot express is checked here: cycles between
 single files, and imports of the package's top level and its compiled modules. Imports inside functions and under
@@ -15,7 +14,7 @@ import ast
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import grimp
@@ -86,62 +85,28 @@ def find_circles(graph: grimp.ImportGraph) -> list[Circle]:
     return sorted(found)
 
 
-def read_circles(file: Path) -> list[Circle]:
-    """The known cycles: paragraphs with one module per line."""
-    text = file.read_text() if file.exists() else ""
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
-    return [tuple(paragraph.split()) for paragraph in "\n".join(lines).split("\n\n") if paragraph.strip()]
+def check_circles(graph: grimp.ImportGraph) -> Iterator[str]:
+    """Every cycle, and each import between its files, with its line."""
+    for circle in find_circles(graph):
+        yield f"import cycle of {len(circle)} files:"
+        for importer in circle:
+            for imported in sorted(graph.find_modules_directly_imported_by(importer) & set(circle)):
+                for details in graph.get_import_details(importer=importer, imported=imported):
+                    yield f"  {importer}:{details['line_number']} imports {imported}"
 
 
-def write_circles(file: Path, circles: Iterable[Circle]) -> None:
-    """Write the format that `read_circles` reads; no file if there are none."""
-    paragraphs = ["# Remaining import cycles; the list may only shrink: `python tools/checks/imports.py --update`."]
-    paragraphs += ["\n".join(circle) for circle in circles]
-    if len(paragraphs) > 1:
-        file.write_text("\n\n".join(paragraphs) + "\n")
-    else:
-        file.unlink(missing_ok=True)
-
-
-def check_circles(graph: grimp.ImportGraph, known: list[Circle], update: bool) -> Iterator[str]:
-    """Every cycle that is not within a known one, and, unless `update`, every known one that has become smaller."""
-    found = find_circles(graph)
-    for circle in found:
-        if not any(set(circle) <= set(each) for each in known):
-            yield f"import cycle of {len(circle)} files:"
-            yield from (f"  {line}" for line in sorted(imports_within(graph, circle)))
-    for circle in known:
-        if not update and circle not in found:
-            yield f"the import cycle of {circle[0]} is smaller than listed: run tools/checks/imports.py --update"
-
-
-def imports_within(graph: grimp.ImportGraph, circle: Circle) -> Iterator[str]:
-    """Each import between the files of a cycle, with its line."""
-    for importer in circle:
-        for imported in graph.find_modules_directly_imported_by(importer) & set(circle):
-            for details in graph.get_import_details(importer=importer, imported=imported) or ({"line_number": 0},):
-                yield f"{importer}:{details['line_number']} imports {imported}"
-
-
-def main(home: Path, update: bool) -> int:
+def main(home: Path) -> int:
     """The exit status for the sources under `home`."""
-    file = home / "tools" / "import_circles.txt"
-    known = read_circles(file)
     with tempfile.TemporaryDirectory() as folder:
         lay_out(home, Path(folder))
         os.chdir(folder)  # the first folder that import-linter searches, but for the finder of an editable install
         sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in type(finder).__module__]
         status = lint_imports(str(HOME / "pyproject.toml"), no_cache=True, no_logo=True)
-        graph = read_graph()
-        problems = [*check_root(), *check_circles(graph, known, update)]
+        problems = [*check_root(), *check_circles(read_graph())]
         os.chdir(home)
-    if update and not problems:
-        known = find_circles(graph)
-        write_circles(file, known)
-    print("\n".join(problems) or f"no import cycle besides the {len(known)} in {file.relative_to(home)}")
+    print("\n".join(problems) or "no import cycle")
     return int(status or bool(problems))
 
 
 if __name__ == "__main__":
-    folders = [word for word in sys.argv[1:] if word != "--update"]
-    sys.exit(main(Path(*folders).resolve() if folders else HOME, "--update" in sys.argv))
+    sys.exit(main(Path(*sys.argv[1:2]).resolve() if sys.argv[1:] else HOME))

@@ -6,6 +6,8 @@ folders nor files may include each other in a cycle. For Python's imports see to
 
 from __future__ import annotations
 
+import graphlib
+import itertools
 import re
 import sys
 from collections.abc import Iterator
@@ -56,21 +58,12 @@ def _check(root: Path) -> Iterator[str]:
 
 
 def _circles(edges: dict[str, dict[str, str]]) -> Iterator[str]:
-    for one in sorted(edges):
-        for other, where in sorted(edges[one].items()):
-            if one < other and one in _reachable(other, edges):
-                yield f"{where}: {one} and {other} include each other"
-
-
-def _reachable(start: str, edges: dict[str, dict[str, str]]) -> set[str]:
-    seen: set[str] = set()
-    todo = [start]
-    while todo:
-        for following in edges.get(todo.pop(), {}):
-            if following not in seen:
-                seen.add(following)
-                todo.append(following)
-    return seen
+    try:
+        graphlib.TopologicalSorter(edges).prepare()
+    except graphlib.CycleError as error:
+        circle = error.args[1]  # each is included by the next, and the last is the first
+        where = min(edges[one][other] for other, one in itertools.pairwise(circle))
+        yield f"{where}: {' and '.join(sorted({*circle}))} include each other"
 
 
 if __name__ == "__main__":
