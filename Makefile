@@ -72,9 +72,8 @@ test: $(VENV)/.installed $(VENV)/.torch ## the library's tests (ARGS="-k ring -x
 integration: $(VENV)/.installed $(VENV)/.torch ## the others: launchers, hosts, jobs, documents, programs, benchmarks, thread sanitizer
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m integration $(ARGS)
 
-durations: $(VENV)/.installed $(VENV)/.torch ## what each test and each file of tests costs; build/durations.json has all
-	mkdir -p build
-	PC_TEST_COSTS=$(abspath build/durations.json) PYTHONPATH=$(abspath tools) $(BIN)/pytest -q -n $(JOBS) --dist loadfile -p durations $(ARGS)
+durations: $(VENV)/.installed $(VENV)/.torch ## what each test takes; build/durations.xml has all
+	$(BIN)/pytest -q -n $(JOBS) --dist loadfile --durations 50 --junit-xml build/durations.xml $(ARGS)
 
 mutants: $(VENV)/.installed $(VENV)/.torch ## seeded faults that the tests must notice (ARGS="refusal": part of a name)
 	JOBS=$(JOBS) $(BIN)/python tools/mutants/run.py $(ARGS)
@@ -199,10 +198,16 @@ lint: $(CURRENT) $(VENV)/.lint ## ruff, mypy, pyright, clang-format, shellcheck,
 	$(BIN)/hadolint examples/cluster/Dockerfile
 	$(CHECKS)
 	$(BIN)/python tools/nonblocking.py --check
-	$(PY) tools/make_stubs.py --check
+	$(STUBS)
+	for stub in build/stubs/pycollective/*; do diff -u pycollective/$${stub##*/} $$stub || { echo "run 'make stubs'" >&2; exit 1; }; done
+
+# Of the compiled modules that are installed.
+STUBS = rm -rf build/stubs; $(PY) -c "import importlib.util as u; [print(name) for name in ('pycollective._core', 'pycollective._cuda') \
+  if u.find_spec(name)]" | xargs $(PY) -m pybind11_stubgen --exit-code --output-dir build/stubs
 
 stubs: $(CURRENT) $(VENV)/.lint ## pycollective/_core.pyi and _cuda.pyi, after a change of csrc/bindings
-	$(PY) tools/make_stubs.py
+	$(STUBS)
+	cp build/stubs/pycollective/* pycollective
 
 sass: $(VENV)/.installed ## checks the machine code of the GPU kernels: rules, registers and spills
 	$(PY) tools/checks/sass.py $(ARGS)
