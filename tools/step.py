@@ -7,25 +7,25 @@ step fails, known causes are reported in one line with a remedy. Standard librar
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import selectors
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 QUIET_SECONDS = 5.0
 LAST_LINES = 25
 LOGS = Path("build/log")
 
-_COMPILED = re.compile(r"^\s*\[(\d+)/(\d+)\] (.*)")
-_PACKAGE = re.compile(r"^\s*Collecting ([\w.\[\]-]+)")
-_DOWNLOAD = re.compile(r"^\s*Downloading (\S+?)(?:-\d\S*)? \(([\d.]+ [kMG]B)\)")
-_NOTICE = re.compile(r"^\s*-- pycollective: (.*)")
-_INSTALLING = re.compile(r"^\s*Installing collected packages: (.*)")
+SHOWN = (
+    (r"\[(\d+)/(\d+)\] .*?(?:\.dir/(\S*?)(?:\.cxx)?\.o|([^\s/]*))$", r"\1 of \2, \3\4"),
+    (r"Downloading (\S+?)(?:-\d\S*)? \(([\d.]+ [kMG]B)\).*", r"downloading \1 (\2)"),
+    (r"Installing collected packages: (.*)", r"unpacking \1"),
+    (r"-- pycollective: (.*)", r"\1"),
+)
+"""Lines of ninja, pip and CMake, and what is shown of them."""
 
 CAUSES = (
     (r"No space left on device", "the disk is full: free some space"),
@@ -46,76 +46,49 @@ CAUSES = (
 )  # fmt: skip
 
 
-class Progress:
-    """The progress shown for a step's output."""
+class Report:
+    """What is shown of a step: its lines, with the seconds since make started."""
 
-    def __init__(self, label: str, shown: Path) -> None:
-        """`shown`: a file that concurrent steps touch with every line."""
-        self.label, self.done, self._shown = label, "", shown
-        self.start = time.monotonic()
-        self._since = float(os.environ.get("STEP_START") or time.time())
+    def __init__(self, label: str) -> None:
+        self._label, self._latest = label, "working"
+        self._begin = self._shown = time.time()
+        self._since = float(os.environ.get("STEP_START") or self._begin)
 
     def show(self, text: str) -> None:
-        elapsed = max(0.0, time.time() - self._since)
-        print(f"{elapsed:4.0f} s  {text}", flush=True)
-        with contextlib.suppress(OSError):
-            self._shown.touch()
-
-    def quiet(self) -> float:
-        """Seconds since any step has shown a line."""
-        try:
-            return time.time() - self._shown.stat().st_mtime
-        except OSError:
-            return QUIET_SECONDS
+        self._shown = time.time()
+        print(f"{max(0.0, self._shown - self._since):4.0f} s  {text}", flush=True)
 
     def read(self, line: str) -> None:
         """Show the content of a line of output, if relevant."""
-        if found := _COMPILED.match(line):
-            self.done = f"{found[1]} of {found[2]}"
-            self.show(f"{self.label}: {self.done}, {_subject(found[3])}")
-        elif found := _DOWNLOAD.match(line):
-            self.show(f"{self.label}: downloading {found[1]} ({found[2]})")
-        elif found := _NOTICE.match(line):
-            self.show(found[1])
-        elif found := _PACKAGE.match(line):
-            self.done = found[1]  # not shown: several a second
-        elif found := _INSTALLING.match(line):
-            packages = found[1].split(", ")
-            self.done = f"unpacking {len(packages)} packages"
-            self.show(f"{self.label}: {self.done}")
+        for pattern, text in SHOWN:
+            if found := re.fullmatch(pattern, line.strip()):
+                self._latest = found.expand(text)
+                self.show(f"{self._label}: {self._latest}")
 
-    def wait(self) -> None:
-        """Called when nothing has happened for a while."""
-        self.show(f"{self.label}: {self.done or 'working'}, {time.monotonic() - self.start:.0f} s so far")
+    def remind(self, ended: threading.Event) -> None:
+        """Show the latest line again whenever nothing has been shown for a while."""
+        while not ended.wait(QUIET_SECONDS / 5):
+            if time.time() - self._shown >= QUIET_SECONDS:
+                self.show(f"{self._label}: {self._latest}, {time.time() - self._begin:.0f} s so far")
 
 
-def _subject(command: str) -> str:
-    """The subject of a line of ninja: the source, or the link target."""
-    last = command.rstrip().split(" ")[-1]
-    found = re.search(r"\.dir/(.*?)(\.cxx)?\.o$", last)
-    return found[1] if found else last.rsplit("/", 1)[-1]
-
-
-def lines(process: subprocess.Popen[bytes], progress: Progress) -> Iterator[str]:
-    """The lines of the output as they arrive, with progress messages in between."""
-    assert process.stdout is not None
-    selector = selectors.DefaultSelector()
-    selector.register(process.stdout, selectors.EVENT_READ)
-    rest = b""
-    while True:
-        ready = selector.select(max(0.1, QUIET_SECONDS - progress.quiet()))
-        chunk = os.read(process.stdout.fileno(), 65536) if ready else None
-        if chunk == b"":
-            break
-        *complete, rest = (rest + (chunk or b"")).split(b"\n")
-        for each in complete:
-            line = each.decode(errors="replace")
-            yield line
-            progress.read(line)
-        if progress.quiet() >= QUIET_SECONDS:
-            progress.wait()
-    if rest:
-        yield rest.decode(errors="replace")
+def follow(command: list[str], log: Path, report: Report) -> int:
+    """Run the command, whose output goes to the log and the report; returns its exit status."""
+    ended = threading.Event()
+    threading.Thread(target=report.remind, args=[ended], daemon=True).start()
+    try:
+        with (
+            log.open("w") as file,
+            subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+            ) as process,
+        ):
+            for line in process.stdout or ():
+                file.write(line)
+                report.read(line)
+        return process.returncode
+    finally:
+        ended.set()
 
 
 def cause(text: str) -> str:
@@ -124,17 +97,12 @@ def cause(text: str) -> str:
 
 
 def run(label: str, command: list[str]) -> int:
-    """Run the command; returns its exit status."""
-    log = LOGS / f"{re.sub('[^a-z0-9]+', '-', label.lower())}.log"
-    progress = Progress(label, LOGS / "shown")
+    """Run a step; returns its exit status."""
+    log, report = LOGS / f"{re.sub('[^a-z0-9]+', '-', label.lower())}.log", Report(label)
+    report.show(label)
     try:
         LOGS.mkdir(parents=True, exist_ok=True)
-        progress.show(label)
-        with log.open("w") as file:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-            for line in lines(process, progress):
-                print(line, file=file)
-            status = process.wait()
+        status = follow(command, log, report)
         text = log.read_text()
     except OSError as error:
         status, text = 1, f"{command[0]}: {error}"

@@ -38,7 +38,7 @@ def test_a_line_for_each_compiled_file_and_package(place: Path, capfd: pytest.Ca
         "a step: 1 of 3, csrc/dtype/kernels_base.cpp",
         "a step: 2 of 3, Unity/unity_0_cxx",
         "a step: downloading numpy (16.9 MB)",
-        "a step: unpacking 2 packages",
+        "a step: unpacking numpy, rich",
     ]
     assert (place / "build/log/a-step.log").read_text().splitlines() == printed
 
