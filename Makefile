@@ -168,7 +168,7 @@ test-recipes: $(VENV)/.recipes ## docs/torch-distributed.md and the launcher, wi
 	$(OUTER_MPI) $(RECIPES) -I -m pytest tests/docs/test_docs.py tests/frameworks/torch/distributed/test_own_launcher.py -k "recipes or accelerate or lightning" $(ARGS)
 
 notebook: $(VENV)/.notebook ## examples/tour.ipynb from examples/tour.py, executed; then the notebook tests
-	$(NOTEBOOK) -I tools/tour.py
+	$(NOTEBOOK) -I tools/notebooks.py
 	$(NOTEBOOK) -I -m pytest tests/examples/test_notebook.py tests/examples/test_tour.py $(ARGS)
 
 course: $(VENV)/.notebook $(VENV)/.torch ## the labs of examples/course, figures in course-out (ARGS="--quick", "--notebooks")

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-NOTEBOOKS = HERE.parents[1] / "tools" / "course_notebooks.py"
+NOTEBOOKS = HERE.parents[1] / "tools" / "notebooks.py"
 
 
 def labs() -> list[str]:
@@ -28,7 +28,7 @@ def run(name: str, words: list[str], out: Path, notebook: bool) -> tuple[float, 
     """(seconds, conclusion) of a lab; a conclusion that begins with FAILED if it has failed."""
     result = out / f"{name}.json"
     result.unlink(missing_ok=True)
-    script = [NOTEBOOKS, "--execute", name] if notebook else [HERE / f"{name}.py"]
+    script = [NOTEBOOKS, name] if notebook else [HERE / f"{name}.py"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     begin = time.monotonic()
     code = subprocess.run([sys.executable, *script, "--out", out, *words], env=environment).returncode
