@@ -3,7 +3,7 @@
 python tools/wheels/make_wheels.py --out dist [--for 3.10,3.13] [--tests FILE...] [--no-gpu] [--no-demo]
 
 In the folder `out`: the sdist and a manylinux wheel for every CPython of this machine; in out/cuda, if nvcc 12.4 or
-newer is found, the same with the GPU part; in out/aarch64 one that is cross-compiled and tested under qemu user mode.
+newer is found, the same with the GPU part. Those for other processors are cibuildwheel's: .github/workflows/wheels.yml.
 The compiler is zig's clang from PyPI, which links against an old C library on any host. nvcc also needs gcc, which
 compiles only the kernel launches and uses nothing of gcc's runtime. Python-independent parts are compiled
 once. `make wheels` creates the environment for this program; the wheels' own are in build/wheels.
@@ -14,22 +14,22 @@ from __future__ import annotations
 import argparse
 import functools
 import os
-import platform
 import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from wheel_building import (
     MOST_BYTES,
     ROOT,
-    Builder,
     Failure,
     Minor,
+    build,
     build_requirements,
+    emptied,
     make_sdist,
     new_environment,
     repair,
@@ -37,7 +37,6 @@ from wheel_building import (
     run,
     without_gpu,
 )
-from wheels_aarch64 import cross
 
 OLDEST = (3, 10)
 
@@ -61,13 +60,6 @@ print(*sys.version_info[:2], int(usable and importlib.util.find_spec("ensurepip"
 # Interpreters
 
 
-def candidates(path: str, versions: Path) -> Iterator[Path]:
-    """Programs named python3.N of the folders of `path`, then those of pyenv."""
-    folders = [Path(folder) for folder in path.split(os.pathsep) if folder]
-    for folder in [*folders, *sorted(versions.glob("*/bin"), reverse=True)]:
-        yield from sorted(p for p in folder.glob("python3.*") if re.fullmatch(r"python3\.\d+", p.name))
-
-
 def interpreters(path: str, versions: Path) -> dict[Minor, Path]:
     """A CPython for each minor version from 3.10 on: the first that has its headers and can create environments.
 
@@ -76,8 +68,10 @@ def interpreters(path: str, versions: Path) -> dict[Minor, Path]:
         versions: the folder with pyenv's versions; it need not exist.
     """
     found: dict[Minor, Path] = {}
-    for program in candidates(path, versions):
-        minor = (3, int(program.name.partition(".")[2]))
+    folders = [*map(Path, filter(None, path.split(os.pathsep))), *sorted(versions.glob("*/bin"), reverse=True)]
+    for program in [program for folder in folders for program in sorted(folder.glob("python3.*"))]:
+        named = re.fullmatch(r"python3\.(\d+)", program.name)
+        minor = (3, int(named[1])) if named else (0, 0)
         if minor < OLDEST or minor in found:
             continue
         try:  # a shim of pyenv's for a version that is not selected fails
@@ -121,7 +115,7 @@ def best_level(cpuinfo: str) -> str:
 
 def path_without_compilers(folder: Path) -> str:
     """A PATH of one folder, with links to the system's programs except compilers and linkers."""
-    shutil.rmtree(folder, ignore_errors=True)
+    emptied(folder)
     folder.mkdir(parents=True)
     for place in ("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"):
         for program in Path(place).glob("*"):
@@ -237,16 +231,16 @@ def main(options: argparse.Namespace) -> None:
     gpu = options.gpu and has_nvcc()
     if options.gpu and not gpu:
         report("no nvcc 12.4 or newer was found: no wheels with the GPU side")
-    builder = Builder(source, work, gpu)
+    libraries: Path | None = None
     for (major, minor), python in pythons.items():
         tag = f"cp{major}{minor}"
-        built = builder.build(new_environment(python, work / "env" / tag, *build_requirements()), tag)
+        inner = new_environment(python, work / "env" / tag, *build_requirements())
+        built, folder = build(inner, tag, source, work, gpu, libraries)
+        libraries = libraries or folder
         plain = without_gpu(built, work) if gpu else built
         try_wheel(repair(plain, out, work), python, "cpu", options, work)
         if gpu:
             try_wheel(repair(built, out / "cuda", work), python, "cuda", options, work)
-    if options.aarch64 and platform.machine() == "x86_64":
-        cross(pythons, source, out / "aarch64", work)
 
 
 def parsed() -> argparse.Namespace:
@@ -256,7 +250,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--for", dest="pythons", default="", help='as "3.10 newest"; default: every CPython here')
     parser.add_argument("--tests", nargs="*", default=[], help="files that pytest runs with each wheel")
     parser.add_argument("--no-gpu", dest="gpu", action="store_false", help="no wheels with the GPU side")
-    parser.add_argument("--no-aarch64", dest="aarch64", action="store_false", help="nothing for aarch64")
     parser.add_argument("--no-demo", dest="demo", action="store_false", help="without `pycollective demo`")
     return parser.parse_args()
 

@@ -10,8 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 try:
     import tomllib
@@ -38,37 +38,34 @@ def report(text: str) -> None:
     print(f"{time.time() - float(os.environ.get('STEP_START') or START):4.0f} s  {text}", flush=True)
 
 
-def run(command: Sequence[object], log: Path | None = None, **options: object) -> str:
+def run(command: Sequence[object], log: Path | None = None, **options: Any) -> str:
     """Run to the end; returns the output. Raises Failure, with the last lines, on errors or after LIMIT seconds."""
-    settings: dict[str, object] = {
-        "text": True,
-        "timeout": LIMIT,
-        "stdin": subprocess.DEVNULL,
-        "check": False,
-        **options,
-    }
+    words = [str(word) for word in command]
+    options = {"timeout": LIMIT, "stdin": subprocess.DEVNULL, **options}
     try:
         done = subprocess.run(
-            [str(word) for word in command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            **settings,  # type: ignore[call-overload]
+            words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **options
         )
     except subprocess.TimeoutExpired:
-        raise Failure(f"{' '.join(map(str, command))}: not done after {LIMIT} s") from None
-    output = str(done.stdout)
+        raise Failure(f"{' '.join(words)}: not done after {LIMIT} s") from None
     if log is not None:
         log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text(output)
+        log.write_text(done.stdout)
     if done.returncode != 0:
-        last = "\n".join(output.splitlines()[-40:])
-        raise Failure(f"{last}\n{' '.join(map(str, command))}: exit code {done.returncode}")
-    return output
+        last = "\n".join(done.stdout.splitlines()[-40:])
+        raise Failure(f"{last}\n{' '.join(words)}: exit code {done.returncode}")
+    return str(done.stdout)
+
+
+def emptied(*folders: Path) -> None:
+    """Remove what earlier runs have left."""
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def new_environment(python: Path, home: Path, *requirements: str | Path) -> Path:
     """A new virtual environment with these packages; returns its interpreter."""
-    shutil.rmtree(home, ignore_errors=True)
+    emptied(home)
     run([python, "-I", "-m", "venv", home])
     inner = home / "bin/python"
     if requirements:
@@ -76,28 +73,23 @@ def new_environment(python: Path, home: Path, *requirements: str | Path) -> Path
     return inner
 
 
-def compiler(work: Path, machine: str) -> dict[str, Path]:
+def compiler(work: Path) -> dict[str, Path]:
     """Wrappers of zig's compiler and archiver, by the CMake variable that names them."""
     import ziglang  # type: ignore[import-not-found,unused-ignore]
 
     zig = Path(ziglang.__file__).with_name("zig")
-    folder = work / "compiler" / machine
+    folder, objects = work / "compiler", work / "objects"
     folder.mkdir(parents=True, exist_ok=True)
     # zig's cache of objects misses changes of files that assembly includes (cmake/custom.cmake), so it is used for
     # one build only. The other cache has zig's own libraries.
-    objects = work / "objects" / machine
-    shutil.rmtree(objects, ignore_errors=True)
-    caches = f"ZIG_GLOBAL_CACHE_DIR='{work / 'zig'}' ZIG_LOCAL_CACHE_DIR='{objects}'"
-    words = {
-        "CMAKE_CXX_COMPILER": ("c++", f"c++ -target {machine}-linux-gnu.{GLIBC}"),
-        "CMAKE_AR": ("ar", "ar"),
-        "CMAKE_RANLIB": ("ranlib", "ranlib"),
-    }
-    for name, arguments in words.values():
-        program = folder / name
-        program.write_text(f"#!/bin/sh\n{caches} exec '{zig}' {arguments} \"$@\"\n")
-        program.chmod(0o755)
-    return {variable: folder / name for variable, (name, _) in words.items()}
+    emptied(objects)
+    programs = {"CMAKE_CXX_COMPILER": "c++", "CMAKE_AR": "ar", "CMAKE_RANLIB": "ranlib"}
+    for name in programs.values():
+        target = f" -target {platform.machine()}-linux-gnu.{GLIBC}" if name == "c++" else ""
+        caches = f"ZIG_GLOBAL_CACHE_DIR='{work / 'zig'}' ZIG_LOCAL_CACHE_DIR='{objects}'"
+        (folder / name).write_text(f"#!/bin/sh\n{caches} exec '{zig}' {name}{target} \"$@\"\n")
+        (folder / name).chmod(0o755)
+    return {variable: folder / name for variable, name in programs.items()}
 
 
 def build_requirements() -> list[str]:
@@ -111,8 +103,7 @@ def make_sdist(out: Path, work: Path) -> Path:
     run([sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", out, ROOT], work / "log/sdist.txt")
     (sdist,) = out.glob("*.tar.gz")
     source = work / "source"
-    for old in (source, work / "unpacked"):
-        shutil.rmtree(old, ignore_errors=True)
+    emptied(source, work / "unpacked")
     shutil.unpack_archive(sdist, work / "unpacked")
     (unpacked,) = (work / "unpacked").iterdir()
     unpacked.rename(source)
@@ -120,58 +111,49 @@ def make_sdist(out: Path, work: Path) -> Path:
     return source
 
 
-@dataclass
-class Builder:
-    """Builds wheels for one kind of machine."""
+def build(python: Path, tag: str, source: Path, work: Path, gpu: bool, earlier: Path | None) -> tuple[Path, Path]:
+    """A wheel for the interpreter of an environment that has the build requirements; not yet repaired.
 
-    source: Path
-    work: Path
-    gpu: bool = False  # with the GPU side
-    machine: str = platform.machine()
-    python_options: tuple[str, ...] = ()  # CMake's, for a Python that cannot be run
-    _built: Path | None = None  # the folder of the first build, whose libraries the others reuse
+    Args:
+        gpu: with the GPU side.
+        earlier: the folder of an earlier build, whose libraries without Python this one uses.
 
-    def build(self, python: Path, tag: str) -> Path:
-        """A wheel for the interpreter of an environment that has the build requirements; not yet repaired."""
-        name = f"{self.machine}-{tag}"
-        folder, raw = self.work / "build" / name, self.work / "raw" / name
-        options = {
-            **compiler(self.work, self.machine),
-            "CMAKE_MODULE_LINKER_FLAGS": "-s",
-            "PC_CUDA": "ON" if self.gpu else "OFF",
-            "PC_CUDA_ARCHITECTURES": "wheel",
-        }
-        if self.machine != platform.machine():
-            options |= {"CMAKE_SYSTEM_NAME": "Linux", "CMAKE_SYSTEM_PROCESSOR": self.machine}
-        if self._built is not None:
-            options["PC_CORE_LIBRARY"] = self._built / "libpc_core.a"
-            if self.gpu:
-                options["PC_CUDA_LIBRARY"] = self._built / "libpc_cuda.a"
-        words = [f"cmake.define.{key}={value}" for key, value in options.items()] + list(self.python_options)
-        words += [f"build-dir={folder}", "install.strip=false"]
-        for old in (folder, raw):
-            shutil.rmtree(old, ignore_errors=True)
-        pip = [python, "-m", "pip", "--disable-pip-version-check", "-v", "wheel", "--no-build-isolation", "--no-deps"]
-        given = [word for option in words for word in ("-C", option)]
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        start = time.monotonic()
-        report(f"{name}: compiling")
-        run(
-            [*pip, "--wheel-dir", raw, *given, self.source],
-            self.work / f"log/{name}.txt",
-            env={**os.environ, "PATH": path},
-        )
-        self._built = self._built or folder
-        (wheel,) = raw.glob("*.whl")
-        report(f"{name}: compiled in {time.monotonic() - start:.0f} s")
-        return wheel
+    Returns:
+        The wheel, and the folder of the build.
+    """
+    folder, raw = work / "build" / tag, work / "raw" / tag
+    options = {
+        **compiler(work),
+        "CMAKE_MODULE_LINKER_FLAGS": "-s",
+        "PC_CUDA": "ON" if gpu else "OFF",
+        "PC_CUDA_ARCHITECTURES": "wheel",
+    }
+    if earlier is not None:
+        options["PC_CORE_LIBRARY"] = earlier / "libpc_core.a"
+        if gpu:
+            options["PC_CUDA_LIBRARY"] = earlier / "libpc_cuda.a"
+    words = [*(f"cmake.define.{name}={value}" for name, value in options.items())]
+    words += [f"build-dir={folder}", "install.strip=false"]
+    emptied(folder, raw)
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "-v", "wheel", "--no-build-isolation", "--no-deps"]
+    given = [word for option in words for word in ("-C", option)]
+    start = time.monotonic()
+    report(f"{tag}: compiling")
+    run([*pip, "--wheel-dir", raw, *given, source], work / f"log/{tag}.txt", env=own_path())
+    (wheel,) = raw.glob("*.whl")
+    report(f"{tag}: compiled in {time.monotonic() - start:.0f} s")
+    return wheel, folder
+
+
+def own_path() -> dict[str, str]:
+    """The environment, in which the programs beside this Python are found first."""
+    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
 def without_gpu(wheel: Path, work: Path) -> Path:
     """Copy a wheel without pycollective._cuda: the rest does not depend on it."""
     folder, packed = work / "unpacked-wheel", work / "without-gpu"
-    for old in (folder, packed):
-        shutil.rmtree(old, ignore_errors=True)
+    emptied(folder, packed)
     tool = [sys.executable, "-m", "wheel"]
     run([*tool, "unpack", "--dest", folder, wheel])
     (contents,) = folder.iterdir()
@@ -186,16 +168,15 @@ def without_gpu(wheel: Path, work: Path) -> Path:
 def repair(wheel: Path, out: Path, work: Path) -> Path:
     """The wheel with the tag that its symbols allow, in `out`. Raises Failure if that needs a newer C library."""
     repaired = work / "repaired"
-    shutil.rmtree(repaired, ignore_errors=True)
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    emptied(repaired)
     audit = [sys.executable, "-m", "auditwheel"]
-    run([*audit, "repair", "--wheel-dir", repaired, wheel], env=environment)
+    run([*audit, "repair", "--wheel-dir", repaired, wheel], env=own_path())
     (done,) = repaired.glob("*.whl")
     tags = {(int(a), int(b)) for a, b in re.findall(r"manylinux_(\d+)_(\d+)_", done.name)}
     newest = tuple(map(int, GLIBC.split(".")))
     if not tags or max(tags) > newest:
         raise Failure(f"{done.name} is not for manylinux_{GLIBC.replace('.', '_')}")
-    shown = re.sub(r"\s+", " ", run([*audit, "show", done], env=environment))
+    shown = re.sub(r"\s+", " ", run([*audit, "show", done], env=own_path()))
     if not re.search(rf'constrained to|consistent with the following platform tag: "manylinux_{max(tags)[0]}', shown):
         raise Failure(f"auditwheel does not agree with the name of {done.name}: {shown}")
     out.mkdir(parents=True, exist_ok=True)
