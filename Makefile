@@ -214,7 +214,6 @@ sass: $(VENV)/.installed ## checks the machine code of the GPU kernels: rules, r
 
 docs: $(CURRENT) ## the generated pages of docs/: tables, and drawings of the topologies
 	$(BIN)/python tools/docs/make_docs.py docs
-	$(PY) tools/docs/figures.py docs/images
 
 site: $(VENV)/.site ## the documentation as a website, in build/site; broken links and undocumented names fail
 	@# Not --quiet: strict counts only the warnings that are shown.

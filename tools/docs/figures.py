@@ -1,7 +1,4 @@
-"""Draws the pictures of README.md and docs/ that show several topologies: `python tools/docs/figures.py docs/images`.
-
-Everything is derived from compiled schedules; nothing is drawn by hand.
-"""
+"""Draws the pictures of README.md and docs/ from compiled schedules; nothing is drawn by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pycollective.schedule import Placement, Schedule, Step, compile
+from pycollective.schedule import Placement, Schedule, Step, compile, describe, drawing
+from pycollective.schedule.drawing.compiled import compiled
 from pycollective.schedule.drawing.diagram import step_times
 from pycollective.schedule.drawing.style import INK, LANE, PALETTE, ink_on
 
@@ -31,6 +29,10 @@ ENTERED = -0.95
 def write(folder: Path) -> None:
     """Draw all into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
+    for info in describe():
+        if "allreduce" in info.collectives:
+            figure = drawing.figure(compiled(info.name, "allreduce", RANKS))
+            _save(figure, folder / f"{info.name}.png", dpi=110, colours=96)
     _save(topologies(), folder / "topologies.png")
     _save(waits(), folder / "waits.png")
     example = (Path(__file__).resolve().parents[2] / "examples" / "two_level.py").read_text()
@@ -208,21 +210,17 @@ def _draw_source(source: str, file: Path) -> None:
         command = [sys.executable, "-m", "pycollective.cli.main", "draw", str(topology), "--out", str(drawn)]
         # Not in the source tree, which -m would import from.
         subprocess.run([*command, "--ranks", str(RANKS)], check=True, cwd=folder, stdout=subprocess.DEVNULL)
-        _shrink(drawn.read_bytes(), file)
+        _shrink(drawn, file)
 
 
-def _save(figure: Any, file: Path) -> None:
+def _save(figure: Any, file: Path, dpi: int = 150, colours: int = 128) -> None:
     drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=150, facecolor="white")
-    _shrink(drawn.getvalue(), file)
+    figure.savefig(drawn, dpi=dpi, facecolor="white")
+    _shrink(drawn, file, colours)
 
 
-def _shrink(png: bytes, file: Path) -> None:
+def _shrink(png: Path | io.BytesIO, file: Path, colours: int = 128) -> None:
     """Reduce the number of colours, for a quarter of the size."""
     from PIL import Image
 
-    Image.open(io.BytesIO(png)).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(file, optimize=True)
-
-
-if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    Image.open(png).convert("RGB").quantize(colours, dither=Image.Dither.NONE).save(file, optimize=True)
