@@ -29,10 +29,10 @@ STACK = 64
 BLOCK_ENDS = ("BRA", "BRX", "JMP", "EXIT", "RET", "CALL", "BAR", "BSYNC", "WARPSYNC")
 """Mnemonics that end a run of instructions or wait for other threads."""
 
-_FUNCTION = re.compile(r"^\s*Function : (\S+)")
+_FUNCTION = re.compile(r"^\s*Function (?:: )?([^\s:]+)")
 _ARCH = re.compile(r"^\s*(?:arch = |code for )(sm_\w+)")
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)")
-_RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)")
+_RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+)")
 _NOISE = re.compile(r"\(anonymous namespace\)::|_GLOBAL__N__\w+::|pc::cuda::|pc::|^void |\((?!anonymous)[^()]*\)$")
 _NEAR = re.compile(r"STRONG\.(SM|GPU|CTA|CLUSTER)")
 _FLAG = re.compile(r"(LDG|STG)\.E\.64\.STRONG\.(SYS|GPU)$")
@@ -48,7 +48,6 @@ class Kernel:
     code: list[str] = field(default_factory=list)
     registers: int = 0
     stack: int = 0
-    shared: int = 0
 
     def count(self, pattern: str) -> int:
         """How many mnemonics match all of `pattern`, a regular expression."""
@@ -62,18 +61,13 @@ class Kernel:
 
 def tool(name: str) -> str:
     """The path of `cuobjdump` or `nvdisasm`; SystemExit names the package to install."""
-    if found := shutil.which(name):
-        return found
-    for base in _nvidia_folders():
-        for place in sorted(base.glob(f"*/bin/{name}"), reverse=True):
-            return str(place)
-    raise SystemExit(f"{name} was found neither on the PATH nor here: pip install nvidia-cuda-{name}")
-
-
-def _nvidia_folders() -> Iterator[Path]:
     spec = importlib.util.find_spec("nvidia")
-    for place in spec.submodule_search_locations or () if spec else ():
-        yield Path(place)
+    packages = [Path(place) for place in (spec.submodule_search_locations or () if spec else ())]
+    folders = [str(folder) for package in packages for folder in sorted(package.glob("*/bin"), reverse=True)]
+    found = shutil.which(name) or shutil.which(name, path=os.pathsep.join(folders))
+    if found is None:
+        raise SystemExit(f"{name} was found neither on the PATH nor here: pip install nvidia-cuda-{name}")
+    return found
 
 
 def _cuobjdump(file: Path, *options: str) -> Iterator[str]:
@@ -98,22 +92,17 @@ def kernels(file: Path, arch: str | None = None) -> list[Kernel]:
             current = found.setdefault((now, match[1]), Kernel(now, match[1]))
         elif current is not None and (match := _INSTRUCTION.match(line)):
             current.code.append(match[1])
-    _add_resources(file, only, found)
-    return list(found.values())
-
-
-def _add_resources(file: Path, only: list[str], found: dict[tuple[str, str], Kernel]) -> None:
-    now, name = "", ""
+    now, current = "", None
     for line in _cuobjdump(file, *only, "-res-usage"):
         if match := _ARCH.match(line):
             now = match[1]
-        elif line.lstrip().startswith("Function "):
-            name = line.split()[1].rstrip(":")
-        elif match := _RESOURCES.search(line):
+        elif match := _FUNCTION.match(line):
             # A bare cubin does not repeat its architecture.
-            kernel = found.get((now, name)) or next((k for (_, n), k in found.items() if n == name and not now), None)
-            if kernel is not None:
-                kernel.registers, kernel.stack, kernel.shared = (int(number) for number in match.groups())
+            named = [kernel for (arch, name), kernel in found.items() if name == match[1] and now in (arch, "")]
+            current = named[0] if named else None
+        elif current is not None and (match := _RESOURCES.search(line)):
+            current.registers, current.stack = (int(number) for number in match.groups())
+    return list(found.values())
 
 
 # -- The rules ---------------------------------------------------------------------------------------------
@@ -215,14 +204,6 @@ def summary(found: list[Kernel]) -> list[str]:
     return lines
 
 
-def installed() -> Path:
-    """The file of the installed `pycollective._cuda`, without loading it."""
-    spec = importlib.util.find_spec("pycollective._cuda")
-    if spec is None or spec.origin is None:
-        raise SystemExit("pycollective._cuda is not installed here: name a file")
-    return Path(spec.origin)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Exit status 1 if a kernel breaks a rule, or if there is none."""
     parser = argparse.ArgumentParser(description="Check the machine code of the GPU kernels.")
@@ -230,14 +211,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--arch", help="only this architecture, like sm_90")
     parser.add_argument("--quiet", action="store_true", help="a line per architecture instead of the table")
     options = parser.parse_args(arguments)
-    found = [kernel for file in options.files or [installed()] for kernel in kernels(file, options.arch)]
+    files = options.files
+    if not files:
+        spec = importlib.util.find_spec("pycollective._cuda")  # without loading it
+        if spec is None or spec.origin is None:
+            raise SystemExit("pycollective._cuda is not installed here: name a file")
+        files = [Path(spec.origin)]
+    found = [kernel for file in files for kernel in kernels(file, options.arch)]
     if not options.quiet:
         report(found)
     print(*summary(found), sep="\n")
     wrong = [(kernel, problem) for kernel in found for problem in problems(kernel)]
-    names = dict(zip([k.name for k in found], readable([k.name for k in found]), strict=True))
-    for kernel, problem in wrong:
-        print(f"{kernel.arch} {names[kernel.name]}: {problem}")
+    for (kernel, problem), name in zip(wrong, readable([kernel.name for kernel, _ in wrong]), strict=True):
+        print(f"{kernel.arch} {name}: {problem}")
     ours = sum("run_schedule" in kernel.name for kernel in found)
     print(f"{len(found)} kernels, {ours} of them executors, {len(wrong)} problems")
     return int(bool(wrong) or ours == 0)
