@@ -17,15 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "asan"
 SITE = BUILD / "site"
-NATIVE = (
-    "cuda_combine_test",
-    "unit_test",
-    "link_test",
-    "faults_test",
-    "engine_test",
-    "executor_test",
-    "cuda_blocks_test",
-)
+NATIVE = [f"{name}_test" for name in ("cuda_combine", "unit", "link", "faults", "engine", "executor", "cuda_blocks")]
 TESTS = (
     "tests/comm/arguments/test_arguments.py",
     "tests/comm/arguments/test_arrays.py",
@@ -81,9 +73,8 @@ def copy_package() -> None:
 
     installed = Path(pycollective.__path__[0])
     shutil.rmtree(SITE, ignore_errors=True)
-    shutil.copytree(
-        installed, SITE / "pycollective", ignore=shutil.ignore_patterns("_core*.so", "_cuda*.so", "__pycache__")
-    )
+    unwanted = shutil.ignore_patterns("_core*.so", "_cuda*.so", "__pycache__")
+    shutil.copytree(installed, SITE / "pycollective", ignore=unwanted)
     for extension in BUILD.glob("_core*.so"):
         shutil.copy(extension, SITE / "pycollective")
 

@@ -19,36 +19,21 @@ _UNRELEASED = "## Unreleased\n"
 
 
 def notes_of(changelog: str) -> str:
-    """What the changelog has under "Unreleased".
-
-    Raises:
-        ValueError: nothing.
-    """
+    """What the changelog has under "Unreleased"; SystemExit if that is nothing."""
     _, found, after = changelog.partition(_UNRELEASED)
     notes = re.split(r"^## ", after, maxsplit=1, flags=re.M)[0].strip()
     if not found or not notes:
-        raise ValueError("CHANGELOG.md has nothing under '## Unreleased'")
+        sys.exit("CHANGELOG.md has nothing under '## Unreleased'")
     return notes + "\n"
 
 
-def dated_changelog(changelog: str, version: str, day: str) -> str:
-    """The changelog with its unreleased section dated, and an empty one above it."""
-    return changelog.replace(_UNRELEASED, f"{_UNRELEASED}\n## {version} - {day}\n", 1)
-
-
-def dated_citation(citation: str, version: str, day: str) -> str:
-    """CITATION.cff of this version."""
-    lines = [line for line in citation.splitlines() if not line.startswith(("version:", "date-released:"))]
-    return "\n".join([*lines, f"version: {version}", f"date-released: {day}", ""])
-
-
-def refusal(version: str) -> str:
-    """Why this version cannot be released from this checkout; "" if it can."""
-    if not re.fullmatch(r"\d+\.\d+\.\d+", version):
-        return f"{version!r} is no version: write VERSION=0.2.0"
-    if git("tag", "--list", f"v{version}"):
-        return f"v{version} has been tagged before"
-    return ""
+def date_files(version: str) -> None:
+    """Date the changelog's unreleased section, with an empty one above it, and write CITATION.cff of this version."""
+    day = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    changelog, citation = ROOT / "CHANGELOG.md", ROOT / "CITATION.cff"
+    changelog.write_text(changelog.read_text().replace(_UNRELEASED, f"{_UNRELEASED}\n## {version} - {day}\n", 1))
+    kept = [line for line in citation.read_text().splitlines() if not line.startswith(("version:", "date-released:"))]
+    citation.write_text("\n".join([*kept, f"version: {version}", f"date-released: {day}", ""]))
 
 
 def git(*words: str) -> str:
@@ -65,14 +50,11 @@ def main() -> None:
     parser.add_argument("version")
     parser.add_argument("--dry-run", action="store_true", help="only show the notes")
     options = parser.parse_args()
-    version, day = options.version, datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    changelog, citation = ROOT / "CHANGELOG.md", ROOT / "CITATION.cff"
-    try:
-        notes = notes_of(changelog.read_text())
-    except ValueError as error:
-        sys.exit(str(error))
-    if reason := refusal(version):
-        sys.exit(reason)
+    version, notes = options.version, notes_of((ROOT / "CHANGELOG.md").read_text())
+    if not re.fullmatch(r"\d+\.\d+\.\d+", version):
+        sys.exit(f"{version!r} is no version: write VERSION=0.2.0")
+    if git("tag", "--list", f"v{version}"):
+        sys.exit(f"v{version} has been tagged before")
     if options.dry_run:
         print(notes, end="")
         return
@@ -80,8 +62,7 @@ def main() -> None:
         sys.exit("there are changes that are not committed")
     for target in CHECKS:
         make(target)
-    changelog.write_text(dated_changelog(changelog.read_text(), version, day))
-    citation.write_text(dated_citation(citation.read_text(), version, day))
+    date_files(version)
     git("commit", "--all", "--message", f"Release {version}")
     git("tag", "--annotate", f"v{version}", "--cleanup=verbatim", "--message", f"pycollective {version}\n\n{notes}")
     make("wheels")  # named after the tag
