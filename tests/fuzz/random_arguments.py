@@ -5,13 +5,13 @@ A function's docstring gives its parameters' names and types, so that new functi
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from fuzz.random_inputs import Foreign, Picker
 from pycollective import _core
 from pycollective.comm.planner import ScheduleKey, schedule_for
 from pycollective.engine.operation import Item
@@ -48,21 +48,11 @@ class Hostile:
         return self.__dict__["pick"]()
 
 
-class Producer:
-    """An array library that returns a given object instead of a DLPack capsule."""
-
-    def __init__(self, answer: Any, shape: Any) -> None:
-        self.answer, self.shape = answer, shape
-
-    def __dlpack__(self, **_: Any) -> Any:
-        return self.answer
-
-
-class Arguments:
+class Arguments(Picker):
     """Picks arguments. `pool` has objects of each class of the module by the class's name, and arrays under "array"."""
 
     def __init__(self, seed: str, pool: dict[str, list[Any]]) -> None:
-        self.rng = random.Random(seed)
+        super().__init__(seed)
         self.pool = pool
         self.junk_probability = 0.15
         self.theme: tuple[str, int] | None = None
@@ -73,12 +63,6 @@ class Arguments:
         self.junk_probability = self.one((0.0, 0.0, 0.0, some, some, 0.3))
         arrays = (self.one(("float32", "uint8", "int64", "float16")), self.one((4, 1024)))
         self.theme = arrays if self.chance(0.6) else None
-
-    def chance(self, probability: float) -> bool:
-        return self.rng.random() < probability
-
-    def one(self, of: Any) -> Any:
-        return self.rng.choice(list(of)) if of else None
 
     def integer(self) -> Any:
         if self.chance(0.6):
@@ -199,7 +183,7 @@ class Arguments:
     def anything(self) -> Any:
         makers = (self.integer, lambda: self.one(FLOATS), lambda: self.one(STRINGS), self.integers, self.array,
                   self.junk, self.junk, self.member, self.uninitialised, self.table,
-                  lambda: Producer(self.junk(), self.integers()), lambda: Hostile(self.junk),
+                  lambda: Foreign(self.junk()), lambda: Hostile(self.junk),
                   lambda: np.dtype(self.one(DTYPES)))  # fmt: skip
         return self.one(makers)()
 

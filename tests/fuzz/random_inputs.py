@@ -77,20 +77,27 @@ class DLTensor(ctypes.Structure):
     )  # fmt: skip
 
 
-class Inputs:
-    """Picks arguments: mostly of the parameter's kind, by its name, else anything."""
+class Picker:
+    """Picks by a seed."""
 
     def __init__(self, seed: str) -> None:
         self.rng = random.Random(seed)
-        self.memory: list[Any] = []  # memory of foreign arrays
-        self.special: dict[str, Callable[[], Any]] = {}
-        """Special arguments of a surface: parameter's name -> the function that picks its arguments."""
 
     def chance(self, probability: float) -> bool:
         return self.rng.random() < probability
 
     def one(self, of: Any) -> Any:
-        return self.rng.choice(list(of))
+        return self.rng.choice(list(of)) if of else None
+
+
+class Inputs(Picker):
+    """Picks arguments: mostly of the parameter's kind, by its name, else anything."""
+
+    def __init__(self, seed: str) -> None:
+        super().__init__(seed)
+        self.memory: list[Any] = []  # memory of foreign arrays
+        self.special: dict[str, Callable[[], Any]] = {}
+        """Special arguments of a surface: parameter's name -> the function that picks its arguments."""
 
     def array(self) -> Any:
         dtype = np.dtype(self.one(DTYPES))
