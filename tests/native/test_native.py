@@ -1,4 +1,4 @@
-"""The native tests: built with CMake's presets `cpu` and `tsan`, then run one by one.
+"""The native tests: built with CMake's presets `cpu` and `tsan`, then run by ctest, which CMakeLists.txt tells how.
 
 The executor runs every compiled schedule with ranks as threads: under the thread sanitizer, with one and with four
 lanes per rank. So do the GPU's kernels, with their blocks' threads as threads. Three faults are injected, to show that
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import functools
-import itertools
 import os
 import platform
 import shutil
@@ -23,14 +22,12 @@ import pytest
 from speed import deadline
 
 ROOT = Path(__file__).resolve().parents[2]
-HERE = ROOT / "tests" / "native"
 PATH = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
-RACE = "ThreadSanitizer: data race"
-RACE_EXIT = 66
-
-SIZES = (2, 3, 5)
-MODES = ("run", "attempt", "progress", "lanes")
-REPEATS = {"run": 4, "attempt": 3, "progress": 2, "lanes": 1}
+AT_FULL_SPEED = ("units|link|cuda_combine", "run_.*", "attempt_.*", "progress_.*", "lanes_.*", "board|engine",
+                 "cuda_schedules_2|cuda_packets_[25]")  # fmt: skip
+SANITIZED = ("link|faults", "run_.*", "attempt_.*", "progress_.*", "lanes_.*", "board|engine", "cuda_.*_3",
+             "unsynced_one_lane|.*_caught")  # fmt: skip
+"""Names of ctest's tests, as regular expressions."""
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -80,19 +77,21 @@ def build(preset: str, *targets: str) -> Path:
     return folder / "tests" / "native"
 
 
+def ctest(preset: str, names: str, *prefix: str) -> None:
+    """Run the tests whose names match. Schedules have been dumped."""
+    options = ("--fixture-exclude-any", "schedules", "--no-tests=error", "--timeout", deadline(120))
+    done = run(*prefix, "ctest", "--preset", preset, "-R", f"^({names})$", *options, timeout=540)
+    assert done.returncode == 0, last_lines(done.stdout, 100)
+
+
 @pytest.fixture(scope="session")
-def plain() -> Callable[..., None]:
-    """Runs a program, which must end well."""
+def plain() -> Callable[[str], None]:
+    """Runs tests at full speed."""
     if why_not():
         pytest.skip(why_not())
-    programs = ("unit_test", "link_test", "executor_test", "engine_test", "cuda_blocks_test", "cuda_combine_test")
-    folder = build("cpu", *programs)
-
-    def passes(program: str, *words: object, **variables: str) -> None:
-        done = run(folder / program, *words, **variables)
-        assert done.returncode == 0, last_lines(done.stdout)
-
-    return passes
+    build("cpu", "unit_test", "link_test", "executor_test", "engine_test", "cuda_blocks_test", "cuda_combine_test")
+    assert run("ctest", "--preset", "cpu", "-R", "dump_schedules").returncode == 0
+    return functools.partial(ctest, "cpu")
 
 
 def sanitizer(folder: Path) -> tuple[list[str], str]:
@@ -111,82 +110,23 @@ def sanitizer(folder: Path) -> tuple[list[str], str]:
 
 
 @pytest.fixture(scope="session")
-def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
-    """Runs a program under the thread sanitizer, which must find no race, or one."""
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], None]:
+    """Runs tests under the thread sanitizer."""
     prefix, problem = ([], why_not()) if why_not() else sanitizer(tmp_path_factory.mktemp("sanitizer"))
     if problem:
         pytest.skip(problem)
-    programs = ("link_test", "executor_test", "faults_test", "engine_test", "cuda_blocks_test")
-    folder = build("tsan", *programs, "weak_acquire_test", "weak_flag_test")
-
-    def passes(program: str, *words: object, race: bool = False, **variables: str) -> None:
-        options = f"halt_on_error=1 exitcode={RACE_EXIT}"
-        done = run(*prefix, folder / program, *words, TSAN_OPTIONS=options, **variables)
-        assert done.returncode == (RACE_EXIT if race else 0), done.stdout[:4000]
-        assert RACE in done.stdout if race else "ThreadSanitizer" not in done.stdout, done.stdout[:4000]
-
-    return passes
+    build("tsan", "link_test", "executor_test", "faults_test", "engine_test", "cuda_blocks_test",
+          "weak_acquire_test", "weak_flag_test")  # fmt: skip
+    assert run("ctest", "--preset", "tsan", "-R", "dump_schedules").returncode == 0
+    return lambda names: ctest("tsan", names, *prefix)
 
 
-@pytest.fixture(scope="session")
-def schedules(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("schedules")
-    dumped = run(sys.executable, HERE / "dump_schedules.py", folder)
-    assert dumped.returncode == 0, last_lines(dumped.stdout)
-    return folder
+@pytest.mark.parametrize("names", AT_FULL_SPEED)
+def test_at_full_speed(plain: Callable[[str], None], names: str) -> None:
+    plain(names)
 
 
-@pytest.mark.parametrize("program", ["unit_test", "link_test", "cuda_combine_test"])
-def test_units(plain: Callable[..., None], program: str) -> None:
-    plain(program)
-
-
-# 5 x 4 threads of `lanes` take longest, and run under the sanitizer.
-@pytest.mark.parametrize(("mode", "size"), sorted({*itertools.product(MODES, SIZES)} - {("lanes", 5)}))
-def test_executor_at_full_speed(plain: Callable[..., None], schedules: Path, mode: str, size: int) -> None:
-    plain("executor_test", mode, schedules / f"ranks-{size}.txt", "", REPEATS[mode])
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("mode", MODES)
-def test_executor_has_no_race(sanitized: Callable[..., None], schedules: Path, mode: str, size: int) -> None:
-    """`run`, `attempt` and `progress` have one lane per rank, `lanes` has four."""
-    sanitized("executor_test", mode, schedules / f"ranks-{size}.txt")
-
-
-@pytest.mark.parametrize("part", ["board", "engine"])
-def test_the_engine_at_full_speed(plain: Callable[..., None], schedules: Path, part: str) -> None:
-    """Ranks as threads that submit in different orders: what they agree on, and the results."""
-    plain("engine_test", part, PC_TEST_SCHEDULES=str(schedules))
-
-
-@pytest.mark.parametrize("words", ["link_test", "faults_test", "engine_test board", "engine_test engine"])
-def test_programs_have_no_race(sanitized: Callable[..., None], schedules: Path, words: str) -> None:
-    sanitized(*words.split(), PC_TEST_SCHEDULES=str(schedules))
-
-
-def test_a_weakened_acquire_is_caught(sanitized: Callable[..., None], schedules: Path) -> None:
-    """A program with every acquire of a counter made relaxed: correct results on x86, but a race."""
-    sanitized("weak_acquire_test", "run", schedules / "ranks-3.txt", race=True)
-
-
-def test_a_missing_barrier_shows_with_several_lanes_only(sanitized: Callable[..., None], schedules: Path) -> None:
-    """Without the barrier between a step and its publication, lane 0 announces what other lanes have not done."""
-    sanitized("executor_test", "unsynced", schedules / "ranks-3.txt")
-    sanitized("executor_test", "unsynced-lanes", schedules / "ranks-3.txt", race=True)
-
-
-@pytest.mark.parametrize(("mode", "size"), [("schedules", 2), ("packets", 2), ("packets", 5)])
-def test_gpu_blocks_at_full_speed(plain: Callable[..., None], schedules: Path, mode: str, size: int) -> None:
-    """The kernels' source, two channels per rank and three threads per channel; `packets`: the low-latency path."""
-    plain("cuda_blocks_test", mode, schedules / f"ranks-{size}.txt")
-
-
-@pytest.mark.parametrize("mode", ["schedules", "packets"])
-def test_gpu_blocks_have_no_race(sanitized: Callable[..., None], schedules: Path, mode: str) -> None:
-    sanitized("cuda_blocks_test", mode, schedules / "ranks-3.txt")
-
-
-def test_a_relaxed_flag_is_caught(sanitized: Callable[..., None], schedules: Path) -> None:
-    """A GPU flag loaded without acquire."""
-    sanitized("weak_flag_test", "schedules", schedules / "ranks-3.txt", race=True)
+@pytest.mark.parametrize("names", SANITIZED)
+def test_no_race(sanitized: Callable[[str], None], names: str) -> None:
+    """And a race where a fault was injected."""
+    sanitized(names)
