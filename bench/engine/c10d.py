@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
-from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from ..peers import Array
+from ..peers import Array, Call, round_trip
 from ..peers.gloo import GlooPeer
+from ..peers.tensors import as_tensor
 from ..ranks.world import World
 from ..workload.plan import OURS
 from .contender import Contender, Summing, Unchecked
-from .shapes import Shape
 from .tensors import fill
 
 __all__ = ["C10d"]
@@ -25,25 +24,28 @@ class C10d:
 
     Args:
         peer: has created the default process group.
-        world: the ranks.
     """
 
     def __init__(self, peer: GlooPeer, rank: int) -> None:
         self._peer, self._rank = peer, rank
-        self._torch: Any = importlib.import_module("torch")
         self._dist: Any = importlib.import_module("torch.distributed")
 
-    @cached_property
+    @functools.cached_property
     def ours(self) -> Any:
         """A process group of this package; collective."""
         importlib.import_module("pycollective.torch")
         return self._dist.new_group(backend="pycollective")
 
-    @cached_property
+    @functools.cached_property
     def idle(self) -> Any:
         """A process group written in Python whose calls do nothing: what torch itself adds to a call."""
         dist = self._dist
-        work = _idle_work(dist)
+
+        class IdleWork(dist.Work):  # type: ignore[misc, name-defined]
+            def wait(self, timeout: Any = None) -> bool:
+                return True
+
+        work = IdleWork()
 
         class Idle(dist.ProcessGroup):  # type: ignore[misc, name-defined]
             def allreduce(self, tensors: Any, opts: Any = None) -> Any:
@@ -56,59 +58,40 @@ class C10d:
             dist.Backend.register_backend("idle", lambda store, rank, size, timeout: Idle(rank, size), devices=["cpu"])
         return dist.new_group(backend="idle")
 
-    def all_reduce(self, name: str, array: Array, group: Any, later: bool, sums: bool = True) -> Contender:
+    def all_reduce(self, array: Array, group: Any, later: bool, sums: bool = True) -> Contender:
         """dist.all_reduce of one tensor; `later`: asynchronous, and wait."""
-        call, tensor = self._dist.all_reduce, self._torch.from_numpy(array)
-        library = self._peer.name if group is None else OURS
+        call, tensor = self._dist.all_reduce, as_tensor(array)
 
-        def at_once() -> Any:
+        def at_once() -> None:
             call(tensor, group=group)
-            return (array,)
 
-        def and_wait() -> Any:
+        def and_wait() -> None:
             call(tensor, group=group, async_op=True).wait()
-            return (array,)
 
         function = and_wait if later else at_once
-        return Summing(name, library, [array], function) if sums else Unchecked(name, "torch", function)
+        return Summing(self._library(group), [array], function) if sums else Unchecked("torch", function)
 
-    def there_and_back(self, name: str, shape: Shape, group: Any) -> Contender:
-        """A message of float32 from rank 0 to rank 1, and one back; the other ranks do nothing."""
-        send, recv, rank = self._dist.send, self._dist.recv, self._rank
-        array = np.zeros(shape, np.float32)
-        tensor = self._torch.from_numpy(array)
+    def there_and_back(self, array: Array, group: Any) -> Contender:
+        """A message from the even rank of each pair to the odd one, and one back."""
+        send, recv = (functools.partial(call, group=group) for call in (self._dist.send, self._dist.recv))
+        tensor = as_tensor(array)
+        call = round_trip(self._rank, self._dist.get_world_size(), send, tensor, recv, tensor)
+        return _Messages(self._library(group), call, array)
 
-        def call() -> None:
-            if rank == 0:
-                send(tensor, 1, group=group)
-                recv(tensor, 1, group=group)
-            elif rank == 1:
-                recv(tensor, 0, group=group)
-                send(tensor, 0, group=group)
-
-        return _Messages(name, self._peer.name if group is None else OURS, call, array)
-
-
-def _idle_work(dist: Any) -> Any:
-    class IdleWork(dist.Work):  # type: ignore[misc]
-        def wait(self, timeout: Any = None) -> bool:
-            return True
-
-    return IdleWork()
+    def _library(self, group: Any) -> str:
+        return self._peer.name if group is None else OURS
 
 
 class _Messages(Contender):
-    """Both ranks end with rank 0's array."""
+    """Both ranks of a pair end with the even rank's array."""
 
-    def __init__(self, name: str, library: str, call: Callable[[], None], array: Array) -> None:
-        super().__init__(name, library, call)
+    def __init__(self, library: str, call: Call, array: Array) -> None:
+        super().__init__(library, call)
         self._array = array
 
     def check(self, world: World) -> int:
-        if world.rank > 1:
-            return 0
         fill([self._array], world.rank)
         self.call()
         expected = np.empty_like(self._array)
-        fill([expected], 0)
+        fill([expected], world.rank // 2 * 2)
         return int(np.count_nonzero(self._array != expected))

@@ -17,14 +17,13 @@ class Contender(Timed):
     """A call that takes turns with others.
 
     Args:
-        name: its name in goals.
         library: "pycollective", "gloo", "openmpi" or "mpich".
         call: does the work once, and returns when it has completed.
     """
 
-    def __init__(self, name: str, library: str, call: Call) -> None:
+    def __init__(self, library: str, call: Call) -> None:
         super().__init__(call)
-        self.name, self.library = name, library
+        self.library = library
 
     def check(self, world: World) -> int:
         """Run once on known inputs; returns the number of wrong elements on this rank.  Collective."""
@@ -40,16 +39,17 @@ class Unchecked(Contender):
 
 
 class Summing(Contender):
-    """A call that sums arrays over the ranks and returns the sums, in the arrays' order."""
+    """A call that sums arrays over the ranks, in place or into what it returns, in the arrays' order."""
 
-    def __init__(self, name: str, library: str, inputs: Sequence[Array], call: Callable[[], Sequence[Any]]) -> None:
-        super().__init__(name, library, call)
-        self._inputs, self._sums = inputs, call
+    def __init__(self, library: str, inputs: Sequence[Array], call: Callable[[], Any], in_place: bool = True) -> None:
+        super().__init__(library, call)
+        self._inputs, self._in_place = inputs, in_place
 
     def check(self, world: World) -> int:
         fill(self._inputs, world.rank)
         world.barrier()
-        wrong = count_wrong(self._sums(), world.size)
+        returned: Any = self.call()
+        wrong = count_wrong(self._inputs if self._in_place else returned, world.size)
         for array in self._inputs:
             array[...] = 0  # otherwise repeated sums in place would overflow
         return wrong

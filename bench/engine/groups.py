@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,21 +13,21 @@ from . import theirs, training
 from .c10d import C10d
 from .contender import Contender
 from .ours import Ours
-from .shapes import Shape, one_of, resnet50, small
+from .shapes import Shape, resnet50, vectors
 from .tensors import laid_out, separate
 
 __all__ = ["GROUPS", "Group", "Hall"]
 
 
 Make = Callable[["Hall", str], Contender]
+"""From the libraries and a name for the tensors, unique in the run."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Contenders that take turns: name -> constructor.  ``tensors`` is what each call reduces."""
+    """Contenders that take turns: name -> constructor.  ``shapes`` are those of the tensors that each call reduces."""
 
-    title: str
-    shapes: Callable[[], Sequence[Shape]]
+    shapes: Sequence[Shape]
     contenders: Mapping[str, Make]
 
 
@@ -39,7 +39,6 @@ class Hall:
     ours: Ours
     peers: dict[str, Peer]
     shapes: Sequence[Shape] = ()
-    _held: dict[str, list[Array]] = field(default_factory=dict)
 
     def peer(self, name: str) -> Any:
         """Another library; PeerUnavailable if it could not be opened."""
@@ -63,74 +62,63 @@ class Hall:
         return laid_out(self.shapes, self.ours.window)
 
 
+def _ddp(hall: Hall, _: str) -> Contender:
+    hall.peer("gloo")
+    return training.ddp_on_gloo(hall.rank)
+
+
+def _all_reduce(group: str | None, later: bool) -> Make:
+    """dist.all_reduce on a process group, an attribute of C10d; None: the default one, Gloo's."""
+
+    def make(hall: Hall, _: str) -> Contender:
+        chosen = getattr(hall.c10d, group) if group else None
+        return hall.c10d.all_reduce(hall.plain[0], chosen, later, sums=group != "idle")
+
+    return make
+
+
 def _ours(hall: Hall, name: str) -> Contender:
     return hall.ours.engine(name, hall.plain)
-
-
-def _grouped(hall: Hall, name: str) -> Contender:
-    return hall.ours.grouped(name, hall.plain, in_place=False)
-
-
-def _grouped_in_place(hall: Hall, name: str) -> Contender:
-    return hall.ours.grouped(name, hall.plain, in_place=True)
 
 
 def _single(hall: Hall, name: str) -> Contender:
     return hall.ours.single(name, hall.plain[0])
 
 
-def _gloo(hall: Hall, name: str) -> Contender:
-    return theirs.one_by_one(hall.peer("gloo"), name, hall.plain)
-
-
-def _gloo_coalesced(hall: Hall, name: str) -> Contender:
-    return theirs.gloo_coalesced(hall.peer("gloo"), name, hall.plain)
-
-
-def _ddp(hall: Hall, name: str) -> Contender:
-    hall.peer("gloo")
-    return training.ddp_on_gloo(name, hall.rank)
-
-
-def _all_reduce(group: str | None, later: bool) -> Make:
-    """dist.all_reduce on a process group, an attribute of C10d; None: the default one, Gloo's."""
-
-    def make(hall: Hall, name: str) -> Contender:
-        chosen = getattr(hall.c10d, group) if group else None
-        return hall.c10d.all_reduce(name, hall.plain[0], chosen, later, sums=group != "idle")
-
-    return make
+def _gloo(hall: Hall, _: str) -> Contender:
+    return theirs.one_by_one(hall.peer("gloo"), hall.plain)
 
 
 _ALONE: Mapping[str, Make] = {
     "engine": _ours,
     "allreduce_": _single,
     "Gloo": _gloo,
-    "MPI": lambda hall, name: theirs.one_by_one(hall.peer("mpi"), name, hall.plain),
+    "MPI": lambda hall, _: theirs.one_by_one(hall.peer("mpi"), hall.plain),
+}
+_TOGETHER: Mapping[str, Make] = {
+    "engine": _ours,
+    "grouped_allreduce": lambda hall, name: hall.ours.grouped(name, hall.plain, in_place=False),
+    "grouped_allreduce_": lambda hall, name: hall.ours.grouped(name, hall.plain, in_place=True),
+    "Gloo, coalesced": lambda hall, _: theirs.gloo_coalesced(hall.peer("gloo"), hall.plain),
 }
 
 GROUPS: dict[str, Group] = {
     "resnet50": Group(
-        "gradients of ResNet-50's shape, 161 tensors, 102 MB",
-        resnet50,
+        resnet50(),
         {
-            "engine": _ours,
+            **_TOGETHER,
             "engine, views": lambda hall, name: hall.ours.engine(name, hall.views),
-            "grouped_allreduce": _grouped,
-            "grouped_allreduce_": _grouped_in_place,
-            "Gloo, DDP's buckets": lambda hall, name: theirs.gloo_buckets(hall.peer("gloo"), name, hall.plain),
-            "Gloo, coalesced": _gloo_coalesced,
+            "Gloo, DDP's buckets": lambda hall, _: theirs.gloo_buckets(hall.peer("gloo"), hall.plain),
         },
     ),
-    "8 bytes": Group("one tensor of 8 bytes", lambda: one_of(8), _ALONE),
+    "8 bytes": Group(vectors(1, 8), _ALONE),
     "layers": Group(
-        "one tensor of 8 bytes through each layer",
-        lambda: one_of(8),
+        vectors(1, 8),
         {
-            "allreduce": lambda hall, name: hall.ours.blocking(name, hall.plain[0]),
-            "allreduce, torch": lambda hall, name: hall.ours.on_tensor(name, hall.plain[0]),
-            "barrier": lambda hall, name: hall.ours.barrier(name),
-            "iallreduce and wait": lambda hall, name: hall.ours.nonblocking(name, hall.plain[0]),
+            "allreduce": lambda hall, _: hall.ours.blocking(hall.plain[0]),
+            "allreduce, torch": lambda hall, _: hall.ours.on_tensor(hall.plain[0]),
+            "barrier": lambda hall, _: hall.ours.barrier(),
+            "iallreduce and wait": lambda hall, _: hall.ours.nonblocking(hall.plain[0]),
             "engine, submit and wait": _ours,
             "engine, run": lambda hall, name: hall.ours.engine_run(name, hall.plain[0]),
             "hvd.allreduce": lambda hall, name: hall.ours.single(name, hall.plain[0], in_place=False),
@@ -143,33 +131,25 @@ GROUPS: dict[str, Group] = {
         },
     ),
     "messages": Group(
-        "256 KiB to the other rank and back",
-        lambda: one_of(256 * KIB),
+        vectors(1, 256 * KIB),
         {
-            "send and recv": lambda hall, name: hall.c10d.there_and_back(name, hall.shapes[0], hall.c10d.ours),
-            "Gloo": lambda hall, name: hall.c10d.there_and_back(name, hall.shapes[0], None),
+            "send and recv": lambda hall, _: hall.c10d.there_and_back(hall.plain[0], hall.c10d.ours),
+            "Gloo": lambda hall, _: hall.c10d.there_and_back(hall.plain[0], None),
         },
     ),
-    "16 MiB": Group("one tensor of 16 MiB", lambda: one_of(16 * KIB * KIB), _ALONE),
+    "16 MiB": Group(vectors(1, 16 * KIB**2), _ALONE),
     "small": Group(
-        "161 tensors of 1 KiB",
-        small,
+        vectors(161, KIB),
         {
-            "engine": _ours,
+            **_TOGETHER,
             "engine, one by one": lambda hall, name: hall.ours.one_by_one(name, hall.plain),
-            "grouped_allreduce": _grouped,
-            "grouped_allreduce_": _grouped_in_place,
             "Gloo, one by one": _gloo,
-            "Gloo, coalesced": _gloo_coalesced,
         },
     ),
     "training": Group(
-        "a training step of a small CNN, batch 32",
-        lambda: (),
+        (),  # a step of a small CNN, batch 32
         {
-            "DistributedOptimizer": lambda hall, name: training.distributed_optimizer(
-                hall.ours.horovod(), name, hall.rank
-            ),
+            "DistributedOptimizer": lambda hall, _: training.distributed_optimizer(hall.ours.horovod(), hall.rank),
             "DDP on Gloo": _ddp,
         },
     ),

@@ -44,91 +44,65 @@ class Ours:
             self._horovod = module
         return self._horovod
 
-    def blocking(self, name: str, array: Array) -> Contender:
+    def blocking(self, array: Array) -> Contender:
         """The communicator's allreduce, without an engine: what the layers above are compared with."""
         call = self._comm.allreduce
+        return Summing(OURS, [array], lambda: call(array, array))
 
-        def function() -> Sequence[Array]:
-            call(array, array)
-            return (array,)
-
-        return Summing(name, OURS, [array], function)
-
-    def on_tensor(self, name: str, array: Array) -> Contender:
+    def on_tensor(self, array: Array) -> Contender:
         """Contender for a torch tensor in the array's memory; PeerUnavailable if torch is missing."""
         import_torch()
         call, tensor = self._comm.allreduce, as_tensor(array)
+        return Summing(OURS, [array], lambda: call(tensor, tensor))
 
-        def function() -> Sequence[Array]:
-            call(tensor, tensor)
-            return (array,)
-
-        return Summing(name, OURS, [array], function)
-
-    def barrier(self, name: str) -> Contender:
+    def barrier(self) -> Contender:
         """The communicator's barrier."""
-        return Unchecked(name, OURS, self._comm.barrier)
+        return Unchecked(OURS, self._comm.barrier)
 
-    def nonblocking(self, name: str, array: Array) -> Contender:
+    def nonblocking(self, array: Array) -> Contender:
         """The communicator's iallreduce, and wait."""
         start = self._comm.iallreduce
-
-        def function() -> Sequence[Array]:
-            start(array, array).wait()
-            return (array,)
-
-        return Summing(name, OURS, [array], function)
+        return Summing(OURS, [array], lambda: start(array, array).wait())
 
     def engine_run(self, name: str, array: Array) -> Contender:
         """Engine.run of one array, into a new one."""
         item, run = self._module.Item, self._engine.run
-        return Summing(name, OURS, [array], lambda: run([item("allreduce", name, array)]))
+        return Summing(OURS, [array], lambda: run([item("allreduce", name, array)]), in_place=False)
 
     def engine(self, name: str, arrays: Sequence[Array]) -> Contender:
         """All arrays as one group, in place."""
-        item, submit = self._module.Item, self._engine.submit
-        items = [item("allreduce", f"{name}.{i}", array, out=array) for i, array in enumerate(arrays)]
+        items, submit = self._items(name, arrays), self._engine.submit
 
-        def call() -> Sequence[Array]:
+        def call() -> None:
             for work in submit(items):
                 work.wait()
-            return arrays
 
-        return Summing(name, OURS, arrays, call)
+        return Summing(OURS, arrays, call)
 
     def one_by_one(self, name: str, arrays: Sequence[Array]) -> Contender:
         """Each array submitted separately, like gradients when backward finishes them; all awaited at the end."""
-        item, submit = self._module.Item, self._engine.submit
-        items = [[item("allreduce", f"{name}.{i}", array, out=array)] for i, array in enumerate(arrays)]
+        items, submit = [[item] for item in self._items(name, arrays)], self._engine.submit
 
-        def call() -> Sequence[Array]:
+        def call() -> None:
             for works in [submit(each) for each in items]:
                 works[0].wait()
-            return arrays
 
-        return Summing(name, OURS, arrays, call)
+        return Summing(OURS, arrays, call)
+
+    def _items(self, name: str, arrays: Sequence[Array]) -> list[Any]:
+        return [self._module.Item("allreduce", f"{name}.{i}", array, out=array) for i, array in enumerate(arrays)]
 
     def grouped(self, name: str, arrays: Sequence[Array], in_place: bool) -> Contender:
         """Horovod's grouped_allreduce: the form that returns new tensors, or the one that ends in ``_``."""
-        hvd, torch = self.horovod(), importlib.import_module("torch")
-        tensors = [torch.from_numpy(array) for array in arrays]
+        hvd, tensors = self.horovod(), [as_tensor(array) for array in arrays]
         function = hvd.grouped_allreduce_ if in_place else hvd.grouped_allreduce
-
-        def call() -> Sequence[Any]:
-            sums: Sequence[Any] = function(tensors, op=hvd.Sum, name=name)
-            return sums
-
-        return Summing(name, OURS, arrays, call)
+        return Summing(OURS, arrays, lambda: function(tensors, op=hvd.Sum, name=name), in_place)
 
     def single(self, name: str, array: Array, in_place: bool = True) -> Contender:
         """Horovod's allreduce_ of one tensor, or allreduce, which returns a new one."""
-        hvd, torch = self.horovod(), importlib.import_module("torch")
-        tensor, function = torch.from_numpy(array), hvd.allreduce_ if in_place else hvd.allreduce
-
-        def call() -> Sequence[Any]:
-            return (function(tensor, op=hvd.Sum, name=name),)
-
-        return Summing(name, OURS, [array], call)
+        hvd, tensor = self.horovod(), as_tensor(array)
+        function = hvd.allreduce_ if in_place else hvd.allreduce
+        return Summing(OURS, [array], lambda: [function(tensor, op=hvd.Sum, name=name)], in_place)
 
     def close(self) -> None:
         """Collective."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import prod
 
-__all__ = ["Shape", "ddp_buckets", "one_of", "resnet50", "small"]
+__all__ = ["Shape", "ddp_buckets", "resnet50", "vectors"]
 
 Shape = tuple[int, ...]
 
@@ -45,14 +45,9 @@ def _convolution(leaving: int, arriving: int, side: int) -> Iterator[Shape]:
     yield (leaving,)
 
 
-def small(count: int = 161, nbytes: int = 1024) -> list[Shape]:
+def vectors(count: int, nbytes: int) -> list[Shape]:
     """A number of float32 vectors of the same size in bytes."""
     return [(nbytes // 4,)] * count
-
-
-def one_of(nbytes: int) -> list[Shape]:
-    """One vector of float32."""
-    return [(nbytes // 4,)]
 
 
 def ddp_buckets(shapes: Sequence[Shape], itemsize: int = 4) -> list[list[int]]:

@@ -53,8 +53,8 @@ def _step(torch: Any, model: Any, optimizer: Any, images: Any, labels: Any) -> C
 class _Training(Contender):
     """Steps of a model.  A step is right if its weights are those of one process with the batches of all ranks."""
 
-    def __init__(self, name: str, library: str, torch: Any, model: Any, optimizer: Any, rank: int) -> None:
-        super().__init__(name, library, _step(torch, model, optimizer, *_batch(torch, rank)))
+    def __init__(self, library: str, torch: Any, model: Any, optimizer: Any, rank: int) -> None:
+        super().__init__(library, _step(torch, model, optimizer, *_batch(torch, rank)))
         self._torch, self._model, self._optimizer = torch, model, optimizer
 
     def check(self, world: World) -> int:
@@ -75,17 +75,17 @@ class _Training(Contender):
         return sum(int(((mine - right).abs() > _CLOSE).sum()) for mine, right in pairs)
 
 
-def ddp_on_gloo(name: str, rank: int) -> Contender:
+def ddp_on_gloo(rank: int) -> Contender:
     """DistributedDataParallel with its defaults on the default process group, which is Gloo's.  Collective."""
     torch: Any = importlib.import_module("torch")
     parallel: Any = importlib.import_module("torch.nn.parallel")
     model = parallel.DistributedDataParallel(_network(torch))
-    return _Training(name, "gloo", torch, model, _descent(torch, model), rank)
+    return _Training("gloo", torch, model, _descent(torch, model), rank)
 
 
-def distributed_optimizer(hvd: Any, name: str, rank: int) -> Contender:
+def distributed_optimizer(hvd: Any, rank: int) -> Contender:
     """Training with Horovod's interface, with defaults.  ``hvd`` is pycollective.torch, initialized.  Collective."""
     torch: Any = importlib.import_module("torch")
     model = _network(torch)
     optimizer = hvd.DistributedOptimizer(_descent(torch, model), named_parameters=model.named_parameters())
-    return _Training(name, OURS, torch, model, optimizer, rank)
+    return _Training(OURS, torch, model, optimizer, rank)

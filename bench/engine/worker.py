@@ -5,7 +5,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
@@ -62,21 +62,21 @@ def work(plan: EnginePlan, world: World, emit: Emit) -> None:
 
 
 def _measure(name: str, group: Group, hall: Hall, world: World, budget: Budget, emit: Emit) -> None:
-    hall.shapes = group.shapes()
-    ready: list[Contender] = []
+    hall.shapes = group.shapes
+    ready: dict[str, Contender] = {}
     for label, make in group.contenders.items():
         contender, problem = _make(make, hall, f"{name}: {label}")
         if problem := first_problem(world, problem):
             emit({"kind": "note", "text": f"{name}, without {label}: {problem}"})
         elif contender is not None:
-            contender.name = label
-            ready.append(contender)
-    wrong = _wrong(ready, world)
-    times = take_rounds(world, ready, budget)
-    wrong = [a + b for a, b in zip(wrong, _wrong(ready, world), strict=True)]
+            ready[label] = contender
+    before = _wrong(ready, world)
+    times = take_rounds(world, list(ready.values()), budget)
+    after = _wrong(ready, world)
     tensors, size = len(hall.shapes), 4 * sum(prod(shape) for shape in hall.shapes)
-    for one, bad, seconds in zip(ready, wrong, times, strict=True):
-        row = make_row(name, one.name, one.library, world.size, tensors, size, bad, one.repetitions, seconds)
+    for (label, one), seconds in zip(ready.items(), times, strict=True):
+        wrong = before[label] + after[label]
+        row = make_row(name, label, one.library, world.size, tensors, size, wrong, one.repetitions, seconds)
         emit({"kind": "contender", "row": msgspec.structs.asdict(row)})
 
 
@@ -89,9 +89,9 @@ def _make(make: Any, hall: Hall, name: str) -> tuple[Contender | None, str]:
     return contender, ""
 
 
-def _wrong(contenders: Sequence[Contender], world: World) -> list[int]:
+def _wrong(contenders: Mapping[str, Contender], world: World) -> dict[str, int]:
     """Number of wrong elements of each, on all ranks."""
-    return [sum(world.share(one.check(world))) for one in contenders]
+    return {label: sum(world.share(one.check(world))) for label, one in contenders.items()}
 
 
 def main(arguments: Sequence[str]) -> None:

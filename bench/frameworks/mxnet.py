@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.shapes import Shape, resnet50, small
+from ..engine.shapes import Shape, resnet50, vectors
 
 Contender = tuple[Callable[[], object], Callable[[], object]]
 """Writes the inputs, and reduces them in place."""
@@ -74,7 +74,7 @@ def main() -> None:
     mxnet: Any = importlib.import_module("pycollective.mxnet")
     comm = importlib.import_module("pycollective").init()
     mxnet.init(comm)
-    for title, shapes in [("ResNet-50", resnet50()), ("161 of 1 KiB", small())]:
+    for title, shapes in [("ResNet-50", resnet50()), ("161 of 1 KiB", vectors(161, 1024))]:
         contenders = {"MXNet, grouped_allreduce_": _ndarrays(mxnet, shapes)}
         if importlib.util.find_spec("torch") is not None:
             hvd: Any = importlib.import_module("pycollective.torch")

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pycollective.comm.cuda.virtual import VirtualWorld
 from pycollective.comm.host.segments import setting
 
-from ..engine import shapes
-from ..engine.shapes import Shape, resnet50
+from ..engine.shapes import Shape, resnet50, vectors
 from ..workload.cases import format_size
 from . import bits
 from .candidates import nccl, torch_sum
@@ -35,10 +34,10 @@ class Scale:
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
     rounds: int = 9
     ceiling_bytes: int = 1 << 30
-    tensors: Callable[[], Sequence[Shape]] = resnet50
+    tensors: Sequence[Shape] = tuple(resnet50())
 
 
-TINY = Scale((1 << 10, 1 << 14), (1 << 13,), (1 << 18,), (8, 1 << 10), ("bfloat16",), 3, 1 << 20, shapes.small)
+TINY = Scale((1 << 10, 1 << 14), (1 << 13,), (1 << 18,), (8, 1 << 10), ("bfloat16",), 3, 1 << 20, vectors(161, 1024))
 """For trying the bench itself."""
 
 
@@ -157,7 +156,7 @@ def staged(bench: Bench) -> None:
 
 def packing(bench: Bench) -> None:
     """The copies around a fused allreduce: ResNet-50's gradients into the fusion buffer and out of it."""
-    work = Packing(bench.clock, bench.scale.tensors())
+    work = Packing(bench.clock, bench.scale.tensors)
     wrong = []
     for candidate in work.candidates:
         work.poison()
