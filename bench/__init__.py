@@ -11,7 +11,9 @@ workload/         cases.py: a collective, a type, a count; bytes, algbw and busb
 peers/            a common interface, and one file for each library
 measurement/      measure.py: rounds, every candidate once in each, in rotated order
                   stats.py: rotation and paired ratios;  overheads.py: times without a peer
-result.py         rows, provenance, JSON (the structs define its schema) and CSV
+row.py            a row of a result, and a line of a table of goals
+result.py         provenance, JSON (the structs define its schema) and CSV
+goals.py          the goals of all programs but gpu/, and how they are judged
 ranks/            world.py: the processes that measure together;  worker.py: the program of each
                   ab_worker.py, scale_rank.py: the programs of the ranks of ab.py and scale.py
                   events.py: how ranks report their rows
@@ -19,7 +21,9 @@ ranks/            world.py: the processes that measure together;  worker.py: the
                   remote.py: the same on several hosts
                   namespaces.py: hosts simulated by network namespaces
                   session.py: worlds one after another, collected into one result
-report/           table.py: the tables;  live.py: the growing one;  plot.py: the plots
+report/           table.py: tables of rows;  lines.py: those of goals;  live.py: the growing one;  plot.py: plots
+options.py        options that several commands have
+runner.py         what the commands that write a table do alike
 ================  ==============================================================================
 
 and the commands are:
@@ -27,7 +31,7 @@ and the commands are:
 ================  ==============================================================================
 cli.py            ``pycollective bench``;  sweep.py: what it runs, on one host or several
 demo.py           ``pycollective demo``
-speed.py          the speed table, whose rows are in goals.py
+speed.py          the speed table
 calls.py          every call against every MPI;  mix.py: mix against MPI's neighbourhood collective
 hosts.py          allreduce across simulated hosts
 layers.py         what the layers above the core add to a call

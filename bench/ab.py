@@ -26,10 +26,12 @@ import typer
 from pycollective.cli import outputs
 from pycollective.cli.commands import Command, refusing
 from pycollective.cli.options import Json
+from pycollective.cli.units import format_time
 
-from .goals import groups_for
 from .measurement.stats import Ratio, paired_ratio
-from .workload.cases import BARRIER, MEASURED
+from .options import new_app
+from .speed import groups_for
+from .workload.cases import BARRIER, MEASURED, case_of
 from .workload.plan import OURS
 
 __all__ = ["Case", "Row", "compare", "rows_of", "speed_table_cases"]
@@ -43,7 +45,7 @@ _SMALL, _SMALL_BLOCK = 16384, 100
 """Up to so many bytes, so many calls are timed together."""
 _MOST_REPETITIONS = 2000
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = new_app()
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,8 @@ class Job:
 
     def turn(self, case: Case, repetitions: int, seed: int) -> float:
         """Median seconds of a call."""
-        counts = _counts(case, len(self._ranks))
+        like = case_of(case.collective, case.bytes, len(self._ranks))
+        counts = like.send_count, like.recv_count
         turn = {**asdict(case), "counts": counts, "block": case.block, "repetitions": repetitions, "seed": seed}
         seconds: list[float] = self._ask(turn)
         return median(seconds)
@@ -124,15 +127,6 @@ class Job:
         if not all(answers):
             raise RuntimeError("a rank has ended; its error is above")
         return json_text.loads(answers[0])
-
-
-def _counts(case: Case, ranks: int) -> tuple[int, int]:
-    """Elements (float32) of the input and of the output."""
-    row, whole = MEASURED[case.collective], case.bytes // 4
-    if not row.in_blocks:
-        return whole, whole
-    each = max(1, whole // ranks)
-    return each if row.packed_input else each * ranks, each if row.packed_output else each * ranks
 
 
 def compare(
@@ -181,8 +175,6 @@ def speed_table_cases(ranks: int) -> list[Case]:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    from .report.table import format_time
-
     columns = f"{'collective':<17} {'kind':<17} {'bytes':<10} {'before':<10} {'after':<10}"
     lines = [f"{columns} after/before          one version"]
     for row in rows:

@@ -30,6 +30,7 @@ from pycollective.cli.units import format_size, format_time, parse_sizes
 from pycollective.dtypes import DTYPES
 
 from .measurement.measure import clock_cost
+from .options import new_app
 from .peers.ceiling import streams
 from .workload.cases import element_size
 from .workload.data import numpy_dtype
@@ -53,7 +54,7 @@ _TURNS = 15
 Call = Callable[[], object]
 Place = tuple[int, int]
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = new_app()
 
 
 @dataclass(frozen=True)

@@ -9,32 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
 
 from pycollective.cli.commands import Command, choose, refusing
-from pycollective.cli.outputs import json_text
 
 from . import goals
-from .measurement.stats import paired_ratio
+from .measurement.stats import paired_ratio, rounded
+from .options import Neighbours, Quick, RankCounts, new_app, out_option
 from .peers import PEERS
+from .report.lines import about, markdown_table
 from .report.table import format_number
-from .result import Provenance, Result, Row
-from .speed import Line, about, line_of, markdown_table
-from .workload.cases import BARRIER, KIB, MEASURED, Case, format_size, parse_sizes, sweep_cases
+from .result import Provenance, Result
+from .row import Line, Row
+from .runner import measure, wide_console, write
+from .speed import line_of
+from .workload.cases import BARRIER, MEASURED, case_of, format_size, parse_sizes
 from .workload.plan import ARRAYS, NAMES, OURS, Budget, Candidate, Conditions, Plan
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-__all__ = ["CallsResult", "Cell", "cells_of", "goal_for", "groups_for", "lines_of", "markdown", "measure_plans"]
+__all__ = ["CallsResult", "Cell", "cells_of", "groups_for", "lines_of", "markdown"]
 
 SCHEMA = "pycollective-calls/1"
 _SIZES = "8,1K,64K,1M,16M"
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = new_app()
 
 
 class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,11 +65,6 @@ class CallsResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_f
     lines: list[Line] = []  # allreduce against the better of two libraries
 
 
-def goal_for(size: int, neighbours: int = 0) -> float:
-    """The least ratio at a size: calls of up to some kilobytes are mostly latency.  Beside busy processes: ahead."""
-    return 1.0 if neighbours else 1.2 if size < 64 * KIB else 1.5
-
-
 def groups_for(
     calls: Sequence[str], sizes: Sequence[int], ranks: int, peers: Sequence[str], arrays: Sequence[str]
 ) -> list[tuple[Candidate, ...]]:
@@ -77,26 +72,21 @@ def groups_for(
     groups = {}
     for call in calls:
         for size in sizes:
-            case = _case(call, size, ranks)
+            case = case_of(call, size, ranks)
             kinds = ("numpy",) if call == BARRIER else arrays
             ours = (Candidate(case, OURS, "default", arrays=kind) for kind in kinds)
             groups[case] = (*(Candidate(case, peer) for peer in peers), *ours)
     return list(groups.values())
 
 
-def _case(call: str, size: int, ranks: int) -> Case:
-    [case] = sweep_cases(call, "float32", "sum", [size], ranks)
-    return case
-
-
 def cells_of(rows: Sequence[Row], sizes: Sequence[int], neighbours: int = 0) -> list[Cell]:
     """The comparisons that the rows of a run allow: ours with every other library of the same group."""
     cells = []
     for ours in (row for row in rows if row.library == OURS):
-        column = next((size for size in sizes if _case(ours.collective, size, ours.ranks).nbytes == ours.size), 0)
+        column = next((size for size in sizes if case_of(ours.collective, size, ours.ranks).nbytes == ours.size), 0)
         for theirs in (row for row in rows if row.library != OURS and row.group == ours.group):
-            ratio, goal = paired_ratio(ours.rounds_us, theirs.rounds_us), goal_for(ours.size, neighbours)
-            low, middle, high = (float(f"{value:.4g}") for value in (ratio.low, ratio.median, ratio.high))
+            ratio, goal = paired_ratio(ours.rounds_us, theirs.rounds_us), goals.call_goal(ours.size, neighbours)
+            low, middle, high = map(rounded, (ratio.low, ratio.median, ratio.high))
             cells.append(
                 Cell(ours.collective, ours.ranks, 0 if ours.collective == BARRIER else column, ours.size, ours.arrays,
                      theirs.library, middle, low, high, goal, middle >= goal, ours.time_us, theirs.time_us,
@@ -158,30 +148,26 @@ def _p99(cell: Cell) -> str:
 
 @app.command(cls=Command)
 def main(
-    out: Annotated[Path, typer.Option(help="folder for calls.json and calls.md")] = Path(),
-    ranks: Annotated[str, typer.Option(help="rank counts to measure")] = "2,4",
+    out: Annotated[Path, out_option("calls")] = Path(),
+    ranks: RankCounts = "2,4",
     collective: Annotated[str, typer.Option(help="calls, separated by commas")] = ",".join(MEASURED),
     sizes: Annotated[str, typer.Option(help="as of `pycollective bench`")] = _SIZES,
     peers: Annotated[str, typer.Option(help="mpi, openmpi, mpich, impi, oneccl, gloo")] = "openmpi,impi",
     arrays: Annotated[str, typer.Option(help="ours: numpy, torch")] = "numpy",
-    neighbours: Annotated[int, typer.Option(metavar="K", min=0, help="busy processes (nice 19) beside it")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="fewer and shorter rounds: to see that it works")] = False,
+    neighbours: Neighbours = 0,
+    quick: Quick = False,
 ) -> None:
     """Measure every call on plain arrays against other libraries; write JSON and a Markdown fragment.
 
     The exit code is 1 if a result was wrong.
     """
-    from rich.console import Console
-
     with refusing():
         calls, others, kinds = (tuple(filter(None, words.split(","))) for words in (collective, peers, arrays))
         for words, known, what in ((calls, MEASURED, "collective"), (others, PEERS, "peer"), (kinds, ARRAYS, "array")):
             for word in words:
                 choose(word, known, what)
         wanted, counts = parse_sizes(sizes), [int(word) for word in ranks.split(",")]
-    console = Console()
-    if not console.is_terminal:
-        console.width = 160
+    console = wide_console()
     budget = Budget.quick() if quick else Budget(block_s=0.01, rounds=41, least_rounds=7, group_s=1.0)
     budget = budget.beside(neighbours)
     plans = [
@@ -189,36 +175,14 @@ def main(
                      conditions=Conditions(neighbours=neighbours)))
         for count in counts
     ]  # fmt: skip
-    result = measure_plans(plans, console, {"quick": quick, "ranks": ranks, "sizes": sizes, "neighbours": neighbours})
+    result = measure(plans, console, {"quick": quick, "ranks": ranks, "sizes": sizes, "neighbours": neighbours})
     cells = cells_of(result.rows, wanted, neighbours)
     lines = [] if neighbours else lines_of(result.rows)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "calls.json").write_text(_json(cells, lines, result))
-    (out / "calls.md").write_text(text := markdown(cells, result.provenance, neighbours, lines))
+    text = markdown(cells, result.provenance, neighbours, lines)
     console.print(text, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"written: {out / 'calls.json'}, {out / 'calls.md'}", highlight=False)
+    write(out, "calls", CallsResult(cells, result, lines), text, console)
     if any(row.wrong for row in result.rows):
         raise typer.Exit(1)
-
-
-def measure_plans(plans: Sequence[tuple[int, Plan]], console: Console, options: dict[str, Any]) -> Result:
-    """Run plans, (rank count, plan) each, with their progress on the console; ends the program if one cannot start."""
-    from .ranks.launch import LaunchError
-    from .ranks.session import Session, run_plans
-    from .speed import show
-
-    session = Session(lambda event: show(event, console))
-    try:
-        run_plans(plans, session)
-    except LaunchError as error:
-        console.print(str(error), style="red", markup=False, highlight=False)
-        raise typer.Exit(1) from error
-    return session.result(options)
-
-
-def _json(cells: Sequence[Cell], lines: Sequence[Line], result: Result) -> str:
-    tables = {"schema": SCHEMA, "cells": cells, "lines": lines, "result": result}
-    return json_text(msgspec.to_builtins(tables)) + "\n"
 
 
 if __name__ == "__main__":

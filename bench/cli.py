@@ -11,17 +11,14 @@ import typer
 from pycollective.cli.commands import Command, choose, refusing
 from pycollective.cli.options import Collective, Csv, Hostfile, Hosts, Json, Positional, Ranks, Root, Rsh, Topology
 
+from .options import Neighbours, Quick, new_app
+
 if TYPE_CHECKING:
     from .workload.plan import Budget, Options
 
 __all__ = ["app", "bench"]
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # whose panels cut names of options at 80 columns
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = new_app()
 _SIZES = ("4", "256M", "4")
 """From, to, factor."""
 
@@ -63,8 +60,8 @@ def bench(
         str, typer.Option(metavar="random|page|N", help="where arrays begin in a page: N bytes after its beginning")
     ] = "random",
     fresh: Annotated[bool, typer.Option(help="write the input before every timed call")] = True,
-    neighbours: Annotated[int, typer.Option(metavar="K", min=0, help="busy processes (nice 19) beside it")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="fewer and shorter rounds")] = False,
+    neighbours: Neighbours = 0,
+    quick: Quick = False,
     hosts: Hosts = None,
     hostfile: Hostfile = None,
     rsh: Rsh = "",

@@ -24,12 +24,14 @@ from pycollective.cli.commands import Command, refusing
 from pycollective.schedule.language import registry
 from pycollective.schedule.language.user_files import near_files
 
+from .options import new_app
 from .ranks.launch import LaunchError, find_launcher
 from .ranks.session import Session
 from .report.live import LiveTable, can_redraw
 from .report.plot import plot_rows
 from .report.table import pivot_table
 from .result import available_cores, to_json
+from .runner import report_error, wide_console
 from .workload.plan import NAMES, Budget, Options, Plan, short_options
 
 __all__ = ["demo"]
@@ -39,12 +41,7 @@ TOPOLOGIES = ("direct", "ring", "tree", "wheel", "star", "halving_doubling", "ra
 LEAST_ACCURACY = 0.96
 _LAST_LINE = re.compile(r"accuracy\s+([\d.]+)\s+digest\s+([0-9a-f]+)")
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # whose panels cut names of options at 80 columns
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = new_app()
 
 
 @dataclass(frozen=True)
@@ -64,9 +61,7 @@ def demo(
     example: Annotated[Path | None, typer.Option(help="the training program (default: examples/digits.py)")] = None,
 ) -> None:
     """Train a network on four ranks with every topology, then compare the topologies with Open MPI and Gloo."""
-    console = Console()
-    if not console.is_terminal:
-        console.width = 140
+    console = wide_console(140)
     start = perf_counter()
     with refusing():
         program = example or _find_example()
@@ -80,7 +75,7 @@ def demo(
         sound = _train_all(console, program, epochs, synthetic)
         sound = _sweep(console, out, plot="matplotlib" not in missing) and sound
     except LaunchError as error:
-        console.print(str(error), style="red", markup=False, highlight=False)
+        report_error(error, console)
         raise typer.Exit(1) from error
     console.print(f"{perf_counter() - start:.0f} s in all", style="dim", highlight=False)
     if not sound:

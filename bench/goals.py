@@ -1,33 +1,57 @@
-"""The speed goals: what is measured for each, and how it is evaluated.  Data; speed.py and calls.py measure it."""
+"""The goals of all programs but bench.gpu, whose rows are others: data, and how a goal of contenders is judged."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 
-from .measurement.stats import Ratio, paired_ratio
+from pycollective.cli.units import format_time
+
+from .measurement.stats import paired_ratio
 from .peers.ceiling import CEILING
-from .result import Row
-from .workload.cases import KIB, MEASURED, Case, format_size
-from .workload.plan import OURS, Candidate
+from .report.lines import ratio_text, times_text
+from .row import Line
+from .workload.cases import KIB, format_size
+from .workload.plan import OURS
 
 __all__ = [
     "BETTER_OF",
     "CALLS",
-    "GOALS",
+    "ENGINE",
+    "HOSTS",
+    "LAYERS",
     "LIMITS",
+    "MIB",
+    "NEIGHBOUR",
+    "PEERS",
+    "SPEED",
+    "START",
+    "START_RANKS",
+    "WIRE",
+    "Added",
     "Comparison",
+    "Goal",
     "Limit",
-    "Outcome",
-    "groups_for",
-    "outcome_of",
+    "Overhead",
+    "Speedup",
+    "call_goal",
+    "mix_goal",
 ]
 
 MIB = KIB**2
-PEERS = {"Open MPI": ("openmpi", "mpich", "mpi"), "Gloo": ("gloo",), "the ceiling": (CEILING,), "float32": (OURS,)}
+
+# -- calls against another library's: bench.speed, bench.calls, bench.mix and bench.hosts ----------------------------
+
 BETTER_OF = "the better of Intel MPI and oneCCL"
-PEERS[BETTER_OF] = ("impi", "oneccl")
-_SMALL = (4, 64, 1024)
+PEERS = {
+    "Open MPI": ("openmpi", "mpich", "mpi"),
+    "Gloo": ("gloo",),
+    "the ceiling": (CEILING,),
+    "float32": (OURS,),
+    BETTER_OF: ("impi", "oneccl"),
+}
 
 
 @dataclass(frozen=True)
@@ -45,15 +69,6 @@ class Comparison:
     dtype: str = "float32"
 
 
-@dataclass(frozen=True)
-class Limit:
-    """A time that must not be exceeded (see measurement/overheads.py)."""
-
-    name: str
-    key: str
-    most: float  # seconds
-
-
 def _row(
     name: str, mpi: float, gloo: float, ranks: tuple[int, ...], sizes: tuple[int, ...], *paths: str
 ) -> Iterator[Comparison]:
@@ -61,103 +76,182 @@ def _row(
         yield Comparison(name, peer, least, ranks, sizes, paths)
 
 
-def _line(name: str, against: str, least: float, ranks: int, **what: str | tuple[str, ...]) -> Comparison:
-    return Comparison(name, against, least, (ranks,), (64 * MIB,), **what)  # type: ignore[arg-type]
-
-
-GOALS = (
+_SMALL, _LARGE = (4, 64, KIB), (64 * MIB,)
+SPEED = (
     *_row("2 ranks, <= 1 KiB", 2, 20, (2,), _SMALL, "windows", "plain"),
     *_row("2 ranks, 64 KiB to 1 MiB, windows", 10, 20, (2,), (64 * KIB, 256 * KIB, MIB), "windows"),
-    *_row("2 ranks, 64 MiB, windows", 5, 7, (2,), (64 * MIB,), "windows"),
-    *_row("4 ranks, 64 MiB, windows", 6, 8, (4,), (64 * MIB,), "windows"),
-    *_row("8 ranks, 64 MiB, windows", 8, 10, (8,), (64 * MIB,), "windows"),
-    *_row("2 to 8 ranks, 64 MiB, plain arrays (staged)", 2, 3, (2, 4, 8), (64 * MIB,), "plain"),
+    *_row("2 ranks, 64 MiB, windows", 5, 7, (2,), _LARGE, "windows"),
+    *_row("4 ranks, 64 MiB, windows", 6, 8, (4,), _LARGE, "windows"),
+    *_row("8 ranks, 64 MiB, windows", 8, 10, (8,), _LARGE, "windows"),
+    *_row("2 to 8 ranks, 64 MiB, plain arrays (staged)", 2, 3, (2, 4, 8), _LARGE, "plain"),
     *_row("8 ranks, <= 1 KiB", 3, 10, (8,), _SMALL, "windows", "plain"),
-    _line("bfloat16, 2 ranks, 64 MiB: time per byte", "float32", 1 / 1.2, 2, dtype="bfloat16"),
-    _line("broadcast, 2 ranks, 64 MiB", "Open MPI", 2, 2, collective="broadcast"),
-    _line("2 ranks, 64 MiB, windows, of the ceiling", "the ceiling", 0.9, 2),
-    _line("ring, 4 ranks, 64 MiB", "Open MPI", 1, 4, topologies=("ring",)),
-    _line("tree, 4 ranks, 64 MiB", "Open MPI", 1, 4, topologies=("tree",)),
-    _line("wheel, 4 ranks, 64 MiB", "Open MPI", 1, 4, topologies=("wheel",)),
+    Comparison("bfloat16, 2 ranks, 64 MiB: time per byte", "float32", 1 / 1.2, (2,), _LARGE, dtype="bfloat16"),
+    Comparison("broadcast, 2 ranks, 64 MiB", "Open MPI", 2, (2,), _LARGE, collective="broadcast"),
+    Comparison("2 ranks, 64 MiB, windows, of the ceiling", "the ceiling", 0.9, (2,), _LARGE),
+    *(
+        Comparison(f"{name}, 4 ranks, 64 MiB", "Open MPI", 1, (4,), _LARGE, topologies=(name,))
+        for name in ("ring", "tree", "wheel")
+    ),
 )
 CALLS = tuple(
     Comparison(f"allreduce on plain arrays, {format_size(size)}", BETTER_OF, least, (2,), (size,), ("plain",))
     for size, least in ((8, 2.0), (64 * KIB, 1.5), (MIB, 1.3), (64 * MIB, 1.4))
 )
-"""What calls.py shows where it has measured all of it."""
-LIMITS = (
-    Limit("a schedule for 8 ranks compiled (the slowest topology)", "compile", 20e-3),
-    Limit("a cached call: allreduce of one element on one rank", "call", 1e-6),
-    Limit("import pycollective", "import", 100e-3),
-    Limit("init of 4 ranks, beyond mpirun's own start", "init", 300e-3),
-)
+"""What bench.calls shows where it has measured all of it."""
 
 
-def groups_for(ranks: int) -> list[tuple[Candidate, ...]]:
-    """The groups to measure on this many ranks: for each case of the goals a group with all its peers."""
-    groups: dict[tuple[str, int], dict[Candidate, None]] = {}
-    for comparison in (one for one in GOALS if ranks in one.ranks):
-        for size in comparison.sizes:
-            group = groups.setdefault((comparison.collective, size), {})
-            group.update(dict.fromkeys(_candidates(comparison, ranks, size)))
-    return [tuple(group) for group in groups.values()]
+def call_goal(size: int, neighbours: int = 0) -> float:
+    """The least ratio at a size: calls of up to some kilobytes are mostly latency.  Beside busy processes: ahead."""
+    return 1.0 if neighbours else 1.2 if size < 64 * KIB else 1.5
 
 
-def _case(collective: str, dtype: str, ranks: int, size: int) -> Case:
-    width = 2 if dtype == "bfloat16" else 4
-    row = MEASURED[collective]
-    return Case(collective, dtype, "sum" if row.reduces else "none", size // width, ranks, 0 if row.rooted else -1)
+def mix_goal(size: int, ranks: int, path: str, against: str) -> float | None:
+    """Twice as fast as an MPI, from 64 KiB on three times; large arrays in windows at 90% of the ceiling."""
+    if against != CEILING:
+        return 2.0 if size < 64 * KIB else 3.0
+    return 0.9 if path == "windows" and ranks == 2 and size >= 64 * MIB else None
 
 
-def _candidates(one: Comparison, ranks: int, size: int) -> list[Candidate]:
-    """Ours and theirs, each in place and with two arrays if the collective supports both: the faster form counts."""
-    case, float_case = (_case(one.collective, dtype, ranks, size) for dtype in (one.dtype, "float32"))
-    forms = (False,) if case.kind.single_buffer else (False, True)
-    if one.against == "the ceiling":
-        return [Candidate(case, CEILING, "", "windows"), Candidate(case, OURS, "default", "windows")]
-    ours = [
-        Candidate(case, OURS, topology, path, form)
-        for topology in one.topologies
-        for path in one.paths
-        for form in forms
-    ]
-    if one.against == "float32":
-        return [Candidate(float_case, OURS, "default", path) for path in one.paths] + ours
-    if one.against == "Gloo":  # it supports one form only
-        return [Candidate(case, "gloo"), *ours]
-    return [*(Candidate(case, "mpi", "", "plain", form) for form in forms), *ours]
+_RATIOS = {
+    "2x1": (1.15, 1.25, 1.8, 2.5),
+    "4x1": (1.1, 1.7, 1.6, 2),
+    "2x2": (2.5, 3.3, 4, 3),
+    "2x4": (2.5, 2.7, 3.3, 2.4),
+}
+HOSTS = {
+    (layout, size, "openmpi"): least
+    for layout, row in _RATIOS.items()
+    for size, least in zip((8, 64 * KIB, MIB, 64 * MIB), row, strict=True)
+} | {("2x1", size, "gloo"): least for size, least in ((8, 5), (64 * KIB, 5), (64 * MIB, 1.3))}
+"""(layout, size, peer) -> the smallest ratio, theirs over ours."""
+WIRE = 0.97
+"""Share of a limited bandwidth."""
+
+# -- contenders and times: bench.engine, bench.layers, and the times without a peer of bench.speed ---------------------
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The outcome of a comparison: its worst case, and every case."""
+class Goal:
+    """A contender of a group, against another one; ``bound``: what meets the goal."""
 
-    ratio: Ratio
-    case: str  # the worst case
-    ours_us: float
-    theirs_us: float
-    rival: str  # whose time that is
-    cases: dict[str, float]  # "4 ranks, 64 MiB, windows" -> median ratio
+    name: str
+    group: str
+    ours: str
+    theirs: str
+    bound: float
+
+    def text(self) -> str:
+        """The goal as in the table."""
+        raise NotImplementedError
+
+    def judge(self, ours: Sequence[float], theirs: Sequence[float]) -> tuple[str, bool, dict[str, float]]:
+        """What was measured, as in the table; whether it meets the goal; and in figures."""
+        raise NotImplementedError
+
+    def line(self, ours: Sequence[float] | None, theirs: Sequence[float] | None = None) -> Line:
+        """The goal's line in the table, from microseconds in paired rounds; None: not measured."""
+        if ours is None or (self.theirs and theirs is None):
+            return Line.unmeasured(self.name, self.theirs, self.text())
+        shown, met, cases = self.judge(ours, theirs or ours)
+        where = times_text(median(ours) / 1e6, median(theirs) / 1e6) if theirs else ""
+        return Line(self.name, self.theirs, self.text(), shown, met, where, cases)
 
 
-def outcome_of(one: Comparison, rows: Sequence[Row]) -> Outcome | None:
-    """The comparison's outcome in the rows of a run; None if either side was not measured."""
-    found: dict[str, tuple[Ratio, float, float, str]] = {}
-    wanted = [(ranks, size, path) for ranks in one.ranks for size in one.sizes for path in one.paths]
-    for ranks, size, path in wanted:
-        here = [r for r in rows if (r.collective, r.ranks, r.size) == (one.collective, ranks, size)]
-        ours = [r for r in here if r.library == OURS and (r.type, r.path) == (one.dtype, path)]
-        ours = [r for r in ours if r.topology in one.topologies]
-        theirs = [r for r in here if r.library in PEERS[one.against] and r not in ours]
-        if one.against in ("the ceiling", "float32"):  # the same form
-            ours, theirs = ([r for r in side if not r.in_place] for side in (ours, theirs))
-        if one.against == "float32":
-            theirs = [r for r in theirs if (r.type, r.path, r.topology) == ("float32", path, "default")]
-        if not ours or not theirs:
-            return None
-        best, rival = (min(side, key=lambda r: r.time_us) for side in (ours, theirs))
-        label = f"{ranks} ranks, {format_size(size)}, {path}"
-        found[label] = paired_ratio(best.rounds_us, rival.rounds_us), best.time_us, rival.time_us, rival.library
-    worst = min(found, key=lambda label: found[label][0].median)
-    ratio, ours_us, theirs_us, name = found[worst]
-    return Outcome(ratio, worst, ours_us, theirs_us, name, {label: each[0].median for label, each in found.items()})
+class Speedup(Goal):
+    """At least this ratio, theirs over ours."""
+
+    def text(self) -> str:
+        return ratio_text(self.bound, self.theirs)
+
+    def judge(self, ours: Sequence[float], theirs: Sequence[float]) -> tuple[str, bool, dict[str, float]]:
+        ratio = paired_ratio(ours, theirs)
+        return ratio_text(ratio.median, self.theirs, goal=False), ratio.median >= self.bound, ratio.figures()
+
+
+class Overhead(Goal):
+    """At most this ratio, ours over theirs."""
+
+    def text(self) -> str:
+        return f"<= {self.bound:g}x"
+
+    def judge(self, ours: Sequence[float], theirs: Sequence[float]) -> tuple[str, bool, dict[str, float]]:
+        ratio = paired_ratio(theirs, ours)
+        return f"{math.ceil(100 * ratio.median) / 100:.2f}x", ratio.median <= self.bound, ratio.figures()
+
+
+class Added(Goal):
+    """At most so many seconds more than theirs."""
+
+    def text(self) -> str:
+        return f"<= {format_time(self.bound)} more"
+
+    def judge(self, ours: Sequence[float], theirs: Sequence[float]) -> tuple[str, bool, dict[str, float]]:
+        seconds = median((a - b) / 1e6 for a, b in zip(ours, theirs, strict=True))
+        shown = f"{format_time(abs(seconds))} {'more' if seconds > 0 else 'less'}"
+        return shown, seconds <= self.bound, {"seconds": seconds}
+
+
+class Limit(Goal):
+    """At most so many seconds; ``theirs`` is empty."""
+
+    def text(self) -> str:
+        return f"<= {format_time(self.bound)}"
+
+    def judge(self, ours: Sequence[float], theirs: Sequence[float]) -> tuple[str, bool, dict[str, float]]:
+        seconds = median(ours) / 1e6
+        return format_time(seconds), seconds <= self.bound, {self.ours: seconds}
+
+
+LIMITS = (
+    Limit("a schedule for 8 ranks compiled (the slowest topology)", "overheads", "compile", "", 20e-3),
+    Limit("a cached call: allreduce of one element on one rank", "overheads", "call", "", 1e-6),
+    Limit("import pycollective", "overheads", "import", "", 100e-3),
+    Limit("init of 4 ranks, beyond mpirun's own start", "overheads", "init", "", 300e-3),
+)
+"""``ours``: a key of measurement/overheads.py's OVERHEADS."""
+
+
+def _resnet(ours: str) -> Speedup:
+    return Speedup(f"ResNet-50's gradients: {ours}", "resnet50", ours, "Gloo, DDP's buckets", 5)
+
+
+ENGINE: tuple[Goal, ...] = (
+    _resnet("grouped_allreduce"),
+    _resnet("grouped_allreduce_"),
+    _resnet("engine"),
+    Speedup("ResNet-50's gradients: bucket views", "resnet50", "engine, views", "engine", 1.8),
+    Limit("8 bytes, submit to synchronized: engine", "8 bytes", "engine", "", 100e-6),
+    Limit("8 bytes, submit to synchronized: allreduce_", "8 bytes", "allreduce_", "", 100e-6),
+    Limit("16 MiB: engine", "16 MiB", "engine", "", 3e-3),
+    Speedup("16 MiB: engine", "16 MiB", "engine", "MPI", 2.33),
+    Speedup("16 MiB: allreduce_", "16 MiB", "allreduce_", "MPI", 2.33),
+    Speedup("a small CNN's training step", "training", "DistributedOptimizer", "DDP on Gloo", 1),
+    Speedup("161 tensors of 1 KiB: grouped_allreduce", "small", "grouped_allreduce", "Gloo, one by one", 10),
+    Speedup("161 tensors of 1 KiB: engine", "small", "engine", "Gloo, one by one", 10),
+)
+LAYERS: tuple[Goal, ...] = (
+    Added("8 bytes: allreduce of a torch tensor", "layers", "allreduce, torch", "allreduce", 1e-6),
+    Overhead("8 bytes: barrier", "layers", "barrier", "allreduce", 1.5),
+    Overhead("8 bytes: nonblocking and wait", "layers", "iallreduce and wait", "allreduce", 4),
+    Overhead("8 bytes: engine, submit and wait", "layers", "engine, submit and wait", "allreduce", 5),
+    Overhead("8 bytes: engine, run", "layers", "engine, run", "allreduce", 5),
+    Overhead("8 bytes: hvd.allreduce", "layers", "hvd.allreduce", "engine, run", 2),
+    Overhead("8 bytes: dist.all_reduce", "layers", "dist.all_reduce", "idle group", 2),
+    Overhead("8 bytes: dist.all_reduce, async and wait", "layers", "dist.all_reduce, later", "idle group, later", 3),
+    Speedup("8 bytes: dist.all_reduce, async and wait", "layers", "dist.all_reduce, later", "Gloo, later", 1),
+    Speedup("256 KiB there and back: c10d", "messages", "send and recv", "Gloo", 5),
+    Speedup("161 tensors of 1 KiB: grouped_allreduce", "small", "grouped_allreduce", "Gloo, coalesced", 10),
+    Speedup("161 tensors of 1 KiB: grouped_allreduce_", "small", "grouped_allreduce_", "Gloo, coalesced", 10),
+    Speedup("a small CNN's training step", "training", "DistributedOptimizer", "DDP on Gloo", 1.3),
+    _resnet("grouped_allreduce"),
+    _resnet("engine"),
+)
+"""What each layer above the core adds."""
+
+# -- times of whole jobs ---------------------------------------------------------------------------------------------
+
+START_RANKS = 64
+START = {"init": 2.0, "ring": 1.5, "halving_doubling": 2.0, "split": 1.0}
+"""Seconds that stages of bench.scale with so many ranks may take on two cores."""
+NEIGHBOUR = 3.0
+"""The factor of ours beside a busy process, in bench.jobs, is to be at most this."""

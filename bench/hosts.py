@@ -12,67 +12,50 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
 
 from pycollective.cli.commands import Command, refusing
 
-from .goals import MIB
+from .goals import HOSTS, MIB, WIRE
 from .measurement.stats import paired_ratio
+from .options import Quick, new_app, out_option
 from .peers.pycollective import topologies_of, unsupported
 from .ranks.launch import Launcher, LaunchError, find_launcher
 from .ranks.namespaces import Hosts, why_not
 from .ranks.session import Session
-from .report.table import format_time
-from .result import Provenance, Row, to_json
-from .speed import Line, markdown, ratio_text, show, table_of
-from .workload.cases import KIB, Case, format_size, parse_sizes
+from .report.lines import line_table, markdown, ratio_text, times_text
+from .result import TableResult
+from .row import Line, Row, about
+from .runner import open_session, wide_console, write
+from .workload.cases import case_of, format_size, parse_sizes
 from .workload.plan import NAMES, OURS, Budget, Candidate, Conditions, Plan
 
-__all__ = ["GOALS", "HostsResult", "HostsRow", "Layout", "groups_for", "lines_of", "topology_group", "wire_seconds"]
+__all__ = ["HostsResult", "HostsRow", "Layout", "groups_for", "lines_of", "topology_group", "wire_seconds"]
 
 SCHEMA = "pycollective-hosts/1"
-_SIZES = (8, 64 * KIB, MIB, 64 * MIB)
 _MPI, _GLOO, _SOCKETS = "openmpi", "gloo", "sockets"
-_RATIOS = {
-    "2x1": (1.15, 1.25, 1.8, 2.5),
-    "4x1": (1.1, 1.7, 1.6, 2),
-    "2x2": (2.5, 3.3, 4, 3),
-    "2x4": (2.5, 2.7, 3.3, 2.4),
-}
-GOALS = {
-    **{(layout, size, _MPI): least for layout, row in _RATIOS.items() for size, least in zip(_SIZES, row, strict=True)},
-    **{("2x1", size, _GLOO): least for size, least in ((8, 5), (64 * KIB, 5), (64 * MIB, 1.3))},
-}
-"""(layout, size, peer) -> the smallest ratio, theirs over ours."""
-_WIRE_GOAL = 0.97
 _SLOW = ("star",)
 """Topologies without a goal: everything passes through one rank."""
 _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 _PAYLOAD = 1448 / 1514
 """TCP's share of a full Ethernet frame of 1500 bytes, with timestamps."""
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = new_app()
 
 
 class HostsRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A candidate's row on some hosts.  An entry of `rounds_us` is the lower quartile of a round's calls."""
 
-    layout: Annotated[str, msgspec.Meta(description="hosts x ranks on each")]
-    bandwidth: Annotated[str, msgspec.Meta(description="of each host, in tc's notation; empty: not limited")]
+    layout: Annotated[str, about("hosts x ranks on each")]
+    bandwidth: Annotated[str, about("of each host, in tc's notation; empty: not limited")]
     row: Row
 
 
-class HostsResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
+class HostsResult(TableResult[HostsRow], frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
     """A complete run of `python -m pycollective.bench.hosts`."""
-
-    lines: list[Line]
-    provenance: Provenance
-    options: dict[str, Any]
-    notes: list[str]
-    rows: list[HostsRow]
 
 
 @dataclass(frozen=True)
@@ -119,14 +102,14 @@ def groups_for(layout: Layout, sizes: Sequence[int], peers: Sequence[str]) -> li
     """A group for each size: the peers, and ours on plain arrays."""
     groups = []
     for size in sizes:
-        case = Case("allreduce", "float32", "sum", max(1, size // 4), layout.ranks)
+        case = case_of("allreduce", size, layout.ranks)
         groups.append((*(Candidate(case, peer) for peer in peers), Candidate(case, OURS, "default")))
     return groups
 
 
 def topology_group(layout: Layout, size: int) -> tuple[Candidate, ...]:
     """Every packaged topology that has an allreduce, and Open MPI."""
-    case = Case("allreduce", "float32", "sum", size // 4, layout.ranks)
+    case = case_of("allreduce", size, layout.ranks)
     names = [name for name in topologies_of("allreduce") if not unsupported(name, layout.ranks)]
     return (Candidate(case, _MPI), *(Candidate(case, OURS, name) for name in names))
 
@@ -150,7 +133,7 @@ def lines_of(rows: Sequence[HostsRow]) -> list[Line]:
         if ours.bandwidth:
             lines.append(_against_wire(named, ours))
         for theirs in (one for one in rows if one.row.library != OURS and one.row.group == ours.row.group):
-            least = None if ours.bandwidth else GOALS.get((ours.layout, size, theirs.row.library))
+            least = None if ours.bandwidth else HOSTS.get((ours.layout, size, theirs.row.library))
             if topology != "default":
                 least = None if topology in _SLOW else 1.0
             lines.append(_against_peer(named, ours.row, theirs.row, least))
@@ -162,16 +145,15 @@ def _against_peer(name: str, ours: Row, theirs: Row, least: float | None) -> Lin
     ratio = paired_ratio(ours.rounds_us, theirs.rounds_us)
     goal = "" if least is None else ratio_text(least, peer)
     met = None if least is None else ratio.median >= least
-    where = f"{format_time(ours.time_us / 1e6)} against {format_time(theirs.time_us / 1e6)}"
+    where = times_text(ours.time_us / 1e6, theirs.time_us / 1e6)
     return Line(name, peer, goal, ratio_text(ratio.median, peer, goal=False), met, where, ratio.figures())
 
 
 def _against_wire(name: str, ours: HostsRow) -> Line:
     wire, seconds = wire_seconds(Layout.parse(ours.layout), ours.row.size, ours.bandwidth), ours.row.time_us / 1e6
     share = wire / seconds
-    where = f"{format_time(seconds)} against {format_time(wire)}"
-    shown = f"{math.floor(100 * share)}%"
-    return Line(name, "the wire", f">= {_WIRE_GOAL:.0%}", shown, share >= _WIRE_GOAL, where, {"share": share})
+    shown, where = f"{math.floor(100 * share)}%", times_text(seconds, wire)
+    return Line(name, "the wire", f">= {WIRE:.0%}", shown, share >= WIRE, where, {"share": share})
 
 
 def _measure(layout: Layout, plan: Plan, bandwidth: str, session: Session) -> list[HostsRow]:
@@ -193,12 +175,10 @@ def main(
     bandwidth: Annotated[str, typer.Option(help="of each host, such as 1gbit")] = "",
     topologies: Annotated[bool, typer.Option("--topologies", help="instead every topology, 1 MiB on 2x4")] = False,
     gloo: Annotated[bool, typer.Option(help="also Gloo, on 2x1")] = True,
-    out: Annotated[Path, typer.Option(help="folder for hosts-speed.json and hosts-speed.md")] = Path(),
-    quick: Annotated[bool, typer.Option("--quick", help="fewer and shorter rounds: to see that it works")] = False,
+    out: Annotated[Path, out_option("hosts-speed")] = Path(),
+    quick: Quick = False,
 ) -> None:
     """Measure allreduce across hosts; write JSON and a Markdown table.  The exit code is 1 if a result was wrong."""
-    from rich.console import Console
-
     with refusing():
         if reason := why_not():
             raise ValueError(reason)
@@ -206,9 +186,9 @@ def main(
         wanted, places = parse_sizes(sizes), [Layout.parse(text) for text in layouts.split(",")]
         if bandwidth:
             wire_seconds(places[0], 0, bandwidth)
-    console = Console(width=160)
+    console = wide_console()
     budget = Budget.quick() if quick else Budget(block_s=0.03, rounds=41, least_rounds=9, group_s=8.0)
-    session, rows = Session(lambda event: show(event, console)), list[HostsRow]()
+    session, rows = open_session(console), list[HostsRow]()
     for layout in [Layout(2, 4)] if topologies else places:
         pair = (layout.hosts, layout.each) == (2, 1) and not topologies
         peers = (_MPI, *(_GLOO,) * (pair and gloo), *(_SOCKETS,) * pair)
@@ -221,10 +201,8 @@ def main(
     options = {"quick": quick, "layouts": layouts, "sizes": sizes, "bandwidth": bandwidth, "topologies": topologies}
     done = session.result(options)
     result = HostsResult(lines_of(rows), done.provenance, options, done.notes, rows)
-    console.print(table_of(result.lines))
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "hosts-speed.json").write_text(to_json(result))
-    (out / "hosts-speed.md").write_text(markdown(result.lines, result.provenance, "hosts"))
+    console.print(line_table(result.lines))
+    write(out, "hosts-speed", result, markdown(result.lines, result.provenance, "hosts"), console)
     if session.failed or any(one.row.wrong for one in rows):
         raise typer.Exit(1)
 

@@ -20,19 +20,19 @@ from pycollective.cli.commands import Command, choose, refusing
 from pycollective.cli.options import Json
 from pycollective.cli.units import format_size, format_time, parse_sizes
 
+from .goals import NEIGHBOUR
+from .options import new_app
 from .peers import MPIS
 from .ranks.launch import Launcher, LaunchError, busy_neighbours, find_launcher, launch
-from .workload.cases import sweep_cases
+from .workload.cases import case_of
 from .workload.plan import NAMES, OURS, Budget, Candidate, Plan
 
 __all__ = ["Factor", "factor_of", "times_of"]
 
 SCHEMA = "pycollective-jobs/1"
 JOBS = 2
-MOST = 3.0
-"""The factor of ours beside a busy process is to be at most this."""
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = new_app()
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def times_of(library: str, size: int, ranks: int, jobs: int, budget: Budget) -> 
 
 def _job(library: str, size: int, ranks: int, budget: Budget) -> list[float]:
     """Seconds per call in each turn of a job that measures one case."""
-    [case] = sweep_cases("allreduce", "float32", "sum", [size], ranks)
+    case = case_of("allreduce", size, ranks)
     peers, topology = ((), "default") if library == OURS else ((library,), "")
     plan = Plan(((Candidate(case, library, topology),),), peers=peers, budget=budget)
     launcher = Launcher(OURS) if library == OURS else find_launcher(library)
@@ -116,8 +116,8 @@ def _line(one: Factor, neighbours: int) -> str:
     name = f"{NAMES.get(one.library, one.library)}, {format_size(one.bytes)}"
     alone, together = (f"{format_time(seconds):>8}" for seconds in (one.alone, one.together))
     beside = "another" if not neighbours else f"{neighbours} busy process{'es' * (neighbours > 1)}"
-    verdict = "  TOO SLOW" if one.factor > MOST else "  met"
-    goal = f" (goal <= {MOST:g}x){verdict}" if neighbours and one.library == OURS else ""
+    verdict = "  TOO SLOW" if one.factor > NEIGHBOUR else "  met"
+    goal = f" (goal <= {NEIGHBOUR:g}x){verdict}" if neighbours and one.library == OURS else ""
     return f"{name:<24} alone {alone}, beside {beside} {together}: {one.factor:.2f}x{goal}"
 
 

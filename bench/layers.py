@@ -11,28 +11,25 @@ from typing import Annotated
 
 import typer
 
-from .engine.goals import LAYERS
-from .engine.run import measure
+from .engine.run import Groups, Ranks, measure
+from .goals import LAYERS
+from .options import Quick, new_app, out_option
 from .workload.plan import Budget
 
-__all__ = ["app"]
-
-_GROUPS = tuple(dict.fromkeys(goal.group for goal in LAYERS))
-
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = new_app()
 
 
 @app.command()
 def main(
-    out: Annotated[Path, typer.Option(help="folder for layers-speed.json and layers-speed.md")] = Path(),
-    quick: Annotated[bool, typer.Option("--quick", help="fewer and shorter rounds: to see that it works")] = False,
-    ranks: Annotated[int, typer.Option(help="how many; the goals are for two")] = 2,
-    group: Annotated[list[str] | None, typer.Option(help=f"only these: {', '.join(_GROUPS)}")] = None,
+    out: Annotated[Path, out_option("layers-speed")] = Path(),
+    quick: Quick = False,
+    ranks: Ranks = 2,
+    group: Groups = None,
     group_s: Annotated[float, typer.Option(help="seconds for each group, about")] = 8.0,
 ) -> None:
     """Measure the layers above the core.  Exit status 1 if a result was wrong."""
     budget = Budget(block_s=0.02, rounds=41, least_rounds=9, group_s=group_s)
-    measure("layers", LAYERS, group or _GROUPS, budget, out, ranks, quick)
+    measure("layers", LAYERS, group, budget, out, ranks, quick)
 
 
 if __name__ == "__main__":

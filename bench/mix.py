@@ -15,21 +15,24 @@ import typer
 
 from pycollective.cli.commands import Command, choose, refusing
 
-from .calls import measure_plans
-from .measurement.stats import paired_ratio
+from .goals import mix_goal
+from .measurement.stats import paired_ratio, rounded
+from .options import Quick, RankCounts, new_app, out_option
 from .peers import PEERS
 from .peers.ceiling import CEILING
+from .report.lines import about
 from .report.table import format_number
-from .result import Provenance, Result, Row
-from .speed import about
-from .workload.cases import GRAPHS, KIB, Case, format_size, parse_sizes
+from .result import Provenance, Result
+from .row import Row
+from .runner import measure, wide_console, write
+from .workload.cases import GRAPHS, Case, format_size, parse_sizes
 from .workload.plan import NAMES, OURS, PATHS, Budget, Candidate, Plan
 
 __all__ = ["Comparison", "MixResult", "comparisons_of", "groups_for", "markdown"]
 
 SCHEMA = "pycollective-mix/1"
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = new_app()
 
 
 class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,19 +71,13 @@ def comparisons_of(rows: Sequence[Row]) -> list[Comparison]:
     found = []
     for ours in (row for row in rows if row.library == OURS):
         for theirs in (row for row in rows if row.library != OURS and row.group == ours.group):
-            ratio = float(f"{paired_ratio(ours.rounds_us, theirs.rounds_us).median:.4g}")
+            ratio = rounded(paired_ratio(ours.rounds_us, theirs.rounds_us).median)
+            goal = mix_goal(ours.size, ours.ranks, ours.path, theirs.library)
             found.append(
-                Comparison(ours.op, ours.ranks, ours.size, ours.path, theirs.library, ratio,
-                           _goal(ours, theirs.library), ours.time_us, theirs.time_us)
+                Comparison(ours.op, ours.ranks, ours.size, ours.path, theirs.library, ratio, goal, ours.time_us,
+                           theirs.time_us)
             )  # fmt: skip
     return found
-
-
-def _goal(ours: Row, against: str) -> float | None:
-    """Twice as fast as an MPI, from 64 KiB on three times; large arrays in windows at 90% of the ceiling."""
-    if against != CEILING:
-        return 2.0 if ours.size < 64 * KIB else 3.0
-    return 0.9 if ours.path == "windows" and ours.ranks == 2 and ours.size >= 64 * KIB**2 else None
 
 
 def markdown(comparisons: Sequence[Comparison], provenance: Provenance) -> str:
@@ -104,31 +101,28 @@ def _cell(one: Comparison) -> str:
 
 @app.command(cls=Command)
 def main(
-    out: Annotated[Path, typer.Option(help="folder for mix.json and mix.md")] = Path(),
+    out: Annotated[Path, out_option("mix")] = Path(),
     graph: Annotated[str, typer.Option(help=", ".join(GRAPHS))] = "ring",
-    ranks: Annotated[str, typer.Option(help="rank counts to measure")] = "2,4",
+    ranks: RankCounts = "2,4",
     sizes: Annotated[str, typer.Option(help="as of `pycollective bench`")] = "8,1K,64K,1M,16M,64M",
     peers: Annotated[str, typer.Option(help="openmpi, mpich or impi")] = "openmpi",
-    quick: Annotated[bool, typer.Option("--quick", help="fewer and shorter rounds: to see that it works")] = False,
+    quick: Quick = False,
 ) -> None:
     """Measure `mix`; write JSON and a Markdown table. The exit code is 1 if a result was wrong."""
-    from rich.console import Console
-
     with refusing():
         choose(graph, GRAPHS, "graph")
         others = tuple(filter(None, peers.split(",")))
         for name in others:
             choose(name, PEERS, "peer")
         wanted, counts = parse_sizes(sizes), [int(word) for word in ranks.split(",")]
-    console = Console(width=160)
+    console = wide_console()
     budget = Budget.quick() if quick else Budget(block_s=0.01, rounds=41, least_rounds=9, group_s=3.0)
     plans = [(count, Plan(tuple(groups_for(graph, wanted, count, others)), None, others, budget)) for count in counts]
-    result = measure_plans(plans, console, {"quick": quick, "graph": graph, "ranks": ranks, "sizes": sizes})
+    result = measure(plans, console, {"quick": quick, "graph": graph, "ranks": ranks, "sizes": sizes})
     comparisons = comparisons_of(result.rows)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "mix.json").write_bytes(msgspec.json.format(msgspec.json.encode(MixResult(comparisons, result)), indent=1))
-    (out / "mix.md").write_text(text := markdown(comparisons, result.provenance))
+    text = markdown(comparisons, result.provenance)
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+    write(out, "mix", MixResult(comparisons, result), text, console)
     if any(row.wrong for row in result.rows):
         raise typer.Exit(1)
 

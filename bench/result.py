@@ -17,14 +17,15 @@ from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
 from pycollective.cli.outputs import json_text
 
 from .measurement.measure import Measured
-from .row import Row, about
+from .measurement.stats import rounded
+from .row import Line, Row, about
 from .workload.plan import OURS, short_name
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Provenance",
     "Result",
     "Row",
+    "TableResult",
     "collect_provenance",
     "json_schema",
     "make_row",
@@ -43,6 +45,7 @@ __all__ = [
 SCHEMA = "pycollective-bench/1"
 
 _Document = TypeVar("_Document", bound=msgspec.Struct)
+_Row = TypeVar("_Row", bound=msgspec.Struct)
 
 
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,6 +83,16 @@ class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
         return row_html(self.rows)
 
 
+class TableResult(msgspec.Struct, Generic[_Row], frozen=True, forbid_unknown_fields=True):
+    """A table of goals, and the rows from which it was made."""
+
+    lines: list[Line]
+    provenance: Provenance
+    options: dict[str, Any]
+    notes: Annotated[list[str], about("what was left out, and why")]
+    rows: list[_Row]
+
+
 def make_row(measured: Measured, group: int, names: Mapping[str, str]) -> Row:
     """The row of a measurement; ``names`` maps requested names to actual ones ("mpi": "openmpi")."""
     candidate, case = measured.candidate, measured.candidate.case
@@ -96,21 +109,17 @@ def make_row(measured: Measured, group: int, names: Mapping[str, str]) -> Row:
         op=case.op,
         root=case.root,
         in_place=candidate.in_place,
-        time_us=_digits(seconds * 1e6),
-        algbw=_digits(case.algbw(seconds)),
-        busbw=_digits(case.busbw(seconds)),
+        time_us=rounded(seconds * 1e6, 5),
+        algbw=rounded(case.algbw(seconds), 5),
+        busbw=rounded(case.busbw(seconds), 5),
         wrong=measured.wrong,
         group=group,
         repetitions=measured.repetitions,
-        rounds_us=[_digits(one * 1e6) for one in measured.seconds],
+        rounds_us=[rounded(one * 1e6, 5) for one in measured.seconds],
         arrays=candidate.arrays,
-        p99_us=None if measured.p99 is None else _digits(measured.p99 * 1e6),
+        p99_us=None if measured.p99 is None else rounded(measured.p99 * 1e6, 5),
         offsets=list(measured.offsets),
     )
-
-
-def _digits(value: float) -> float:
-    return float(f"{value:.5g}")
 
 
 def collect_provenance(

@@ -1,7 +1,8 @@
-"""A row of a result: what one candidate took for one case."""
+"""A row of a result, what one candidate took for one case, and a line of a table of goals."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -40,3 +41,21 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float | None, about("99 % of the calls took at most this long; null if calls were not timed one by one")
     ] = None
     offsets: Annotated[list[int], about("bytes after a page boundary where input and output begin")] = []
+
+
+@dataclass(frozen=True)
+class Line:
+    """One figure of the table."""
+
+    row: str
+    against: str  # "Open MPI", "Gloo", "the ceiling", "float32", or "" for a plain time
+    goal: str
+    measured: str
+    met: bool | None  # None: not measured
+    worst: str  # the case of the figure, with both times
+    cases: dict[str, float]  # every case's median ratio, or the time in seconds
+
+    @staticmethod
+    def unmeasured(row: str, against: str, goal: str) -> Line:
+        """The line of a goal for which a side is missing."""
+        return Line(row, against, goal, "-", None, "", {})

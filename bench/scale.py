@@ -18,9 +18,11 @@ import typer
 
 from pycollective.cli.outputs import json_text
 
+from .goals import START, START_RANKS
+from .options import new_app
 from .ranks.launch import Launcher, LaunchError, same_path
 
-__all__ = ["GOALS", "GOAL_RANKS", "STAGES", "app", "measure", "scale"]
+__all__ = ["STAGES", "measure", "scale"]
 
 STAGES = {
     "start": "from the launch until every rank has imported NumPy",
@@ -34,13 +36,9 @@ STAGES = {
     "again": "second allreduce of 1 KiB by ring",
 }
 """What is timed, in this order."""
-GOALS = {"init": 2.0, "ring": 1.5, "halving_doubling": 2.0, "split": 1.0}
-"""Seconds that stages of ``GOAL_RANKS`` ranks may take on two cores."""
-GOAL_RANKS = 64
-
 _RANK = str(Path(__file__).parent / "ranks" / "scale_rank.py")
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = new_app()
 
 
 @app.command()
@@ -120,16 +118,16 @@ def _table(found: dict[int, dict[str, float]]) -> Any:
     table.add_column("seconds")
     for ranks in found:
         table.add_column(f"{ranks} ranks", justify="right")
-    if GOAL_RANKS in found:
-        table.add_column(f"goal, {GOAL_RANKS} ranks on 2 cores", justify="right")
+    if START_RANKS in found:
+        table.add_column(f"goal, {START_RANKS} ranks on 2 cores", justify="right")
     for stage, meaning in STAGES.items():
-        goal = [_verdict(stage, found[GOAL_RANKS][stage])] if GOAL_RANKS in found else []
+        goal = [_verdict(stage, found[START_RANKS][stage])] if START_RANKS in found else []
         table.add_row(meaning, *(f"{seconds[stage]:.3f}" for seconds in found.values()), *goal)
     return table
 
 
 def _verdict(stage: str, seconds: float) -> str:
-    return f"<= {GOALS[stage]:g}: {'met' if seconds <= GOALS[stage] else 'NOT MET'}" if stage in GOALS else ""
+    return f"<= {START[stage]:g}: {'met' if seconds <= START[stage] else 'NOT MET'}" if stage in START else ""
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ theirs.py       Gloo and Open MPI
 training.py     a step of a small network: DistributedOptimizer against DistributedDataParallel
 c10d.py         torch.distributed on this package's process group, and on one that does nothing
 groups.py       the comparisons
-goals.py        the rows of the table, and their goals
 result.py       rows and their JSON
 run.py          a run of the ranks, and the files it writes
 worker.py       the program of each rank

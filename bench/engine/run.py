@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
+from pycollective.cli.units import format_time
+
+from ..goals import Goal
 from ..ranks.launch import LaunchError, find_launcher, launch
 from ..ranks.session import Session
-from ..report.table import format_time
-from ..speed import markdown, table_of
+from ..report.lines import line_table, markdown
+from ..row import Line
+from ..runner import report_error, wide_console, write
 from ..workload.plan import Budget
-from .goals import Goal, line_of
 from .groups import GROUPS
-from .result import EngineResult, EngineRow, to_json
+from .result import EngineResult, EngineRow
 from .worker import EnginePlan
 
-if TYPE_CHECKING:
-    from rich.console import Console
+__all__ = ["Groups", "Ranks", "line_of", "measure"]
 
-__all__ = ["measure"]
+Ranks = Annotated[int, typer.Option(help="how many; the goals are for two")]
+Groups = Annotated[list[str] | None, typer.Option(help=f"only these: {', '.join(GROUPS)}")]
 
 
 def _show(event: dict[str, Any], rows: list[EngineRow], console: Console) -> None:
@@ -36,24 +40,28 @@ def _show(event: dict[str, Any], rows: list[EngineRow], console: Console) -> Non
         console.print(event["text"], style="yellow", markup=False, highlight=False)
 
 
+def line_of(goal: Goal, rows: Sequence[EngineRow], ranks: int) -> Line:
+    """The goal's line in the table, from the rows with this many ranks."""
+    here = [row for row in rows if (row.group, row.ranks) == (goal.group, ranks)]
+    rounds = {row.contender: row.rounds_us for row in here}
+    return goal.line(rounds.get(goal.ours), rounds.get(goal.theirs))
+
+
 def measure(
     command: str,
     goals: Sequence[Goal],
-    groups: Sequence[str],
+    groups: Sequence[str] | None,
     budget: Budget,
     out: Path,
     ranks: int,
     quick: bool,
 ) -> None:
-    """Measure groups; show the table of the goals, write COMMAND-speed.json and COMMAND-speed.md.
+    """Measure groups, by default those of the goals; show the goals' table, write COMMAND-speed.json and .md.
 
     Raises typer.Exit: the ranks failed, or a result was wrong.
     """
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:
-        console.width = 160
+    console = wide_console()
+    groups = groups or list(dict.fromkeys(goal.group for goal in goals))
     if unknown := set(groups) - set(GROUPS):
         raise typer.BadParameter(f"unknown group {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
     rows: list[EngineRow] = []
@@ -64,16 +72,12 @@ def measure(
         for event in launch(plan, ranks, worker=f"{__package__}.worker"):
             session.take(event)
     except LaunchError as error:
-        console.print(str(error), style="red", markup=False, highlight=False)
+        report_error(error, console)
         raise typer.Exit(1) from None
     options = {"quick": quick, "ranks": ranks, "groups": list(plan.groups)}
     lines = [line_of(goal, rows, ranks) for goal in goals]
     result = EngineResult(lines, session.provenance(), options, session.notes, rows)
-    console.print(table_of(result.lines))
-    out.mkdir(parents=True, exist_ok=True)
-    json_file, table_file = out / f"{command}-speed.json", out / f"{command}-speed.md"
-    json_file.write_text(to_json(result))
-    table_file.write_text(markdown(result.lines, result.provenance, command))
-    console.print(f"written: {json_file}, {table_file}", highlight=False)
-    if any(row.wrong for row in result.rows):
+    console.print(line_table(lines))
+    write(out, f"{command}-speed", result, markdown(lines, result.provenance, command), console)
+    if any(row.wrong for row in rows):
         raise typer.Exit(1)

@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
 
 from ..measurement.measure import take_rounds
+from ..measurement.stats import rounded
 from ..peers import open_peers
 from ..ranks.events import Emit, discard, to_file
 from ..ranks.worker import yield_flag
@@ -22,7 +24,7 @@ from ..workload.plan import Budget
 from .contender import Contender
 from .groups import GROUPS, Group, Hall
 from .ours import Ours
-from .result import make_row
+from .result import EngineRow
 
 __all__ = ["EnginePlan", "main", "work"]
 
@@ -75,8 +77,11 @@ def _measure(name: str, group: Group, hall: Hall, world: World, budget: Budget, 
     after = _wrong(ready, world)
     tensors, size = len(hall.shapes), 4 * sum(prod(shape) for shape in hall.shapes)
     for (label, one), seconds in zip(ready.items(), times, strict=True):
-        wrong = before[label] + after[label]
-        row = make_row(name, label, one.library, world.size, tensors, size, wrong, one.repetitions, seconds)
+        rounds = [rounded(1e6 * each, 5) for each in seconds]
+        row = EngineRow(
+            name, label, one.library, world.size, tensors, size, median(rounds), before[label] + after[label],
+            one.repetitions, rounds,
+        )  # fmt: skip
         emit({"kind": "contender", "row": msgspec.structs.asdict(row)})
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from pycollective.comm.cuda.runtime import why_not
 
-from ..speed import markdown_table
+from ..report.lines import markdown_table
 from . import goals
 from .candidates import nccl
 from .parts import PARTS, TILES, TINY, Bench, Run, Scale, Skipped, all_runs

@@ -6,9 +6,11 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..measurement.stats import paired_ratio
-from ..report.table import format_time
-from ..speed import Line, ratio_text
+from pycollective.cli.units import format_time
+
+from ..measurement.stats import paired_ratio, rounded
+from ..report.lines import ratio_text, times_text
+from ..row import Line
 from ..workload.cases import KIB, format_size
 from .rows import Check, Row
 
@@ -40,9 +42,9 @@ class Goal:
         found = list(self._cases(rows))
         text = ratio_text(self.least, self.against)
         if not found:
-            return Line(self.name, self.against, text, "-", None, "", {})
+            return Line.unmeasured(self.name, self.against, text)
         value, case, times = min(found)
-        cases = {name: float(f"{ratio:.4g}") for ratio, name, _ in sorted(found, reverse=True)}
+        cases = {name: rounded(ratio) for ratio, name, _ in sorted(found, reverse=True)}
         shown = ratio_text(value, self.against, goal=False)
         return Line(self.name, self.against, text, shown, value >= self.least, f"{case}: {times}", cases)
 
@@ -56,7 +58,7 @@ class Goal:
             if self.against == "the ceiling":
                 yield from ((row.of_ceiling, case, format_time(row.seconds)) for row in mine)
             for ours, theirs in zip(mine, others, strict=False):  # of each run, such as with other settings of NCCL
-                times = f"{format_time(ours.seconds)} against {format_time(theirs.seconds)}"
+                times = times_text(ours.seconds, theirs.seconds)
                 yield paired_ratio(ours.rounds, theirs.rounds).median, case, times
 
 
@@ -75,7 +77,7 @@ class Limit:
         here = [r for r in rows if (r.part, r.candidate, r.collective, r.ranks, r.nbytes) == wanted]
         text = f"<= {format_time(self.most)}"
         if not here:
-            return Line(self.name, "", text, "-", None, "", {})
+            return Line.unmeasured(self.name, "", text)
         seconds = here[0].seconds
         return Line(self.name, "", text, format_time(seconds), seconds <= self.most, "", {"seconds": seconds})
 
@@ -98,7 +100,7 @@ class Footprint:
         found = {dtype: share for dtype in BOTH if (share := self._share(rows, dtype)) is not None}
         text = f">= {self.least:.2f}"
         if not found:
-            return Line(self.name, "", text, "-", None, "", {})
+            return Line.unmeasured(self.name, "", text)
         worst = min(found, key=found.__getitem__)
         return Line(self.name, "", text, f"{found[worst]:.2f}", found[worst] >= self.least, worst, dict(found))
 

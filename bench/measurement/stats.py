@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-__all__ = ["Ratio", "paired_ratio", "rotation", "slowest"]
+__all__ = ["Ratio", "paired_ratio", "rotation", "rounded", "slowest"]
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,12 @@ class Ratio:
 
     def figures(self) -> dict[str, float]:
         """Figures by name, with four digits."""
-        figures = {"low": self.low, "median": self.median, "high": self.high}
-        return {name: float(f"{value:.4g}") for name, value in figures.items()}
+        return {"low": rounded(self.low), "median": rounded(self.median), "high": rounded(self.high)}
+
+
+def rounded(value: float, digits: int = 4) -> float:
+    """The value with so many significant digits."""
+    return float(f"{value:.{digits}g}")
 
 
 def rotation(count: int, round_index: int) -> list[int]:

@@ -16,7 +16,7 @@ from ..measurement.stats import paired_ratio
 from ..row import Row
 from ..workload.plan import NAMES, OURS
 
-__all__ = ["format_number", "format_time", "pivot_table", "row_html", "row_table"]
+__all__ = ["format_number", "pivot_table", "row_html", "row_table"]
 
 _COLUMNS: tuple[str, ...] = (
     "collective",

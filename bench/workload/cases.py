@@ -19,6 +19,7 @@ __all__ = [
     "MEASURED",
     "SENDRECV",
     "Case",
+    "case_of",
     "element_size",
     "format_size",
     "pair_partner",
@@ -127,3 +128,9 @@ def sweep_cases(collective: str, dtype: str, op: str, sizes: Iterable[int], rank
     root = root if kind.rooted else -1
     word = op if kind.reduces else next(iter(GRAPHS)) if kind.weighted else "none"
     return [Case(collective, dtype, word, count, ranks, root) for count in counts]
+
+
+def case_of(collective: str, size: int, ranks: int, dtype: str = "float32") -> Case:
+    """The case nearest to one size: a sum where the collective reduces, with root 0 where it has one."""
+    [case] = sweep_cases(collective, dtype, "sum", [size], ranks)
+    return case

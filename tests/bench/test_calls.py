@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace as changed
 
 from launch import run_module
-from pycollective.bench.calls import CallsResult, cells_of, goal_for, groups_for, lines_of, markdown
+from pycollective.bench.calls import CallsResult, cells_of, groups_for, lines_of, markdown
+from pycollective.bench.goals import call_goal
 from pycollective.bench.ranks.launch import find_launcher
 from pycollective.bench.result import Row, collect_provenance, decode, json_schema
 from pycollective.bench.workload.cases import MEASURED
@@ -40,7 +41,7 @@ def test_a_cell_is_the_median_of_the_rounds_ratios() -> None:
     [cell] = cells_of([THEIRS, ROW, changed(THEIRS, group=1)], [8, 1024])
     assert (cell.ratio, cell.goal, cell.met, cell.column, cell.size) == (1.1, 1.2, False, 8, 16)
     assert (cell.ours_us, cell.theirs_us, cell.ours_p99_us, cell.theirs_p99_us) == (10.0, 11.0, 50.0, None)
-    assert [goal_for(size) for size in (0, 1024, 65536)] == [1.2, 1.2, 1.5]
+    assert [call_goal(size) for size in (0, 1024, 65536)] == [1.2, 1.2, 1.5]
     [beside] = cells_of([THEIRS, ROW], [8], neighbours=1)
     assert (beside.ratio, beside.goal, beside.met) == (1.1, 1.0, True)  # ahead
 

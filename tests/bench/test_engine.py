@@ -10,15 +10,17 @@ import pytest
 from msgspec.structs import replace as changed
 
 from launch import run_module
-from pycollective.bench.engine.goals import GOALS, LAYERS, Added, Comparison, Limit, Overhead, line_of
 from pycollective.bench.engine.groups import GROUPS
-from pycollective.bench.engine.result import EngineRow, read_json, to_json
+from pycollective.bench.engine.result import EngineResult, EngineRow
+from pycollective.bench.engine.run import line_of
 from pycollective.bench.engine.shapes import ddp_buckets, resnet50
 from pycollective.bench.engine.tensors import count_wrong, fill, separate
+from pycollective.bench.goals import ENGINE, LAYERS, Added, Limit, Overhead, Speedup
 from pycollective.bench.ranks.launch import find_launcher
+from pycollective.bench.result import decode, to_json
 
 ROW = EngineRow("small", "engine", "pycollective", 2, 161, 164864, 10.0, 0, 1, [10.0, 10.0, 40.0])
-GOAL = Comparison("a row", "small", "engine", "Gloo, one by one", 10)
+GOAL = Speedup("a row", "small", "engine", "Gloo, one by one", 10)
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
@@ -67,36 +69,36 @@ def test_a_wrong_sum_is_seen() -> None:
 
 
 def test_the_issue_s_rows_are_all_there() -> None:
-    ratios = [(goal.group, goal.ours, goal.least) for goal in GOALS if isinstance(goal, Comparison)]
+    ratios = [(goal.group, goal.ours, goal.bound) for goal in ENGINE if isinstance(goal, Speedup)]
     assert ("resnet50", "grouped_allreduce", 5) in ratios
     assert ("resnet50", "engine, views", 1.8) in ratios
     assert ("16 MiB", "engine", 2.33) in ratios
     assert ("training", "DistributedOptimizer", 1) in ratios
     assert ("small", "grouped_allreduce", 10) in ratios
-    limits = {(goal.group, goal.ours): goal.most for goal in GOALS if isinstance(goal, Limit)}
+    limits = {(goal.group, goal.ours): goal.bound for goal in ENGINE if isinstance(goal, Limit)}
     assert limits["8 bytes", "engine"] == 100e-6
     assert limits["16 MiB", "engine"] == 3e-3
 
 
 def test_the_layers_rows_are_all_there() -> None:
-    overheads = {goal.ours: (goal.theirs, goal.most) for goal in LAYERS if isinstance(goal, Overhead)}
+    overheads = {goal.ours: (goal.theirs, goal.bound) for goal in LAYERS if isinstance(goal, Overhead)}
     assert overheads["barrier"] == ("allreduce", 1.5)
     assert overheads["iallreduce and wait"] == ("allreduce", 4)
     assert overheads["engine, submit and wait"] == overheads["engine, run"] == ("allreduce", 5)
     assert overheads["hvd.allreduce"] == ("engine, run", 2)
     assert overheads["dist.all_reduce"] == ("idle group", 2)
     assert overheads["dist.all_reduce, later"] == ("idle group, later", 3)
-    ratios = {(goal.group, goal.ours, goal.theirs): goal.least for goal in LAYERS if isinstance(goal, Comparison)}
+    ratios = {(goal.group, goal.ours, goal.theirs): goal.bound for goal in LAYERS if isinstance(goal, Speedup)}
     assert ratios["messages", "send and recv", "Gloo"] == 5
     assert ratios["small", "grouped_allreduce", "Gloo, coalesced"] == 10
     assert ratios["training", "DistributedOptimizer", "DDP on Gloo"] == 1.3
     assert ratios["resnet50", "grouped_allreduce", "Gloo, DDP's buckets"] == 5
     [tensor] = [goal for goal in LAYERS if isinstance(goal, Added)]
-    assert (tensor.ours, tensor.theirs, tensor.most) == ("allreduce, torch", "allreduce", 1e-6)
+    assert (tensor.ours, tensor.theirs, tensor.bound) == ("allreduce, torch", "allreduce", 1e-6)
 
 
 def test_every_row_is_measured() -> None:
-    for goal in (*GOALS, *LAYERS):
+    for goal in (*ENGINE, *LAYERS):
         names = set(GROUPS[goal.group].contenders)
         assert goal.ours in names
         assert isinstance(goal, Limit) or goal.theirs in names
@@ -107,15 +109,15 @@ def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
     line = line_of(GOAL, [ROW, theirs], 2)
     assert (line.measured, line.met) == ("9.00x", False)
     assert line.cases == {"low": 3.0, "median": 9.0, "high": 12.0}
-    assert line_of(replace(GOAL, least=9), [ROW, theirs], 2).met
+    assert line_of(replace(GOAL, bound=9), [ROW, theirs], 2).met
     assert line_of(GOAL, [ROW], 2).met is None
     assert line_of(GOAL, [ROW, theirs], 4).met is None
 
 
 def test_a_limit_is_a_time() -> None:
-    limit = Limit("a row", "small", "engine", 9e-6)
+    limit = Limit("a row", "small", "engine", "", 9e-6)
     assert line_of(limit, [ROW], 2).met is False
-    assert line_of(replace(limit, most=1e-5), [ROW], 2).met
+    assert line_of(replace(limit, bound=1e-5), [ROW], 2).met
     assert line_of(limit, [], 2).met is None
 
 
@@ -124,7 +126,7 @@ def test_added_time_is_the_median_of_the_rounds_differences() -> None:
     goal = Added("a row", "small", "engine", "base", 1e-6)
     line = line_of(goal, [ROW, base], 2)
     assert (line.goal, line.measured, line.met) == ("<= 1 us more", "1 us more", True)
-    assert line_of(replace(goal, most=5e-7), [ROW, base], 2).met is False
+    assert line_of(replace(goal, bound=5e-7), [ROW, base], 2).met is False
     assert line_of(goal, [ROW, changed(base, rounds_us=[11.0, 12.0, 42.0])], 2).measured == "2 us less"
     assert line_of(goal, [ROW], 2).met is None
 
@@ -135,7 +137,7 @@ def test_a_run(tmp_path: Path, groups: tuple[str, ...]) -> None:
         pytest.skip("needs torch and mpirun")
     words = [word for group in groups for word in ("--group", group)]
     run_module("pycollective.bench.engine", "--quick", "--out", "out", *words, cwd=tmp_path)
-    result = read_json((tmp_path / "out/engine-speed.json").read_text())
+    result = decode((tmp_path / "out/engine-speed.json").read_text(), EngineResult)
     assert to_json(result) == (tmp_path / "out/engine-speed.json").read_text()
     assert {row.group for row in result.rows} == set(groups)
     assert {"pycollective"} <= {row.library for row in result.rows}
@@ -153,6 +155,6 @@ def test_an_unknown_group_is_reported(tmp_path: Path) -> None:
 
 def test_a_result_with_a_missing_field_is_refused() -> None:
     with pytest.raises(ValueError, match="schema"):
-        read_json('{"schema": "other"}')
+        decode('{"schema": "other"}', EngineResult)
     with pytest.raises(ValueError, match="lines"):
-        read_json('{"schema": "pycollective-engine-bench/1"}')
+        decode('{"schema": "pycollective-engine-bench/1"}', EngineResult)

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from pycollective.bench.measurement.measure import Measured
 from pycollective.bench.report.plot import plot_rows
-from pycollective.bench.report.table import format_number, format_time, pivot_table, row_table
+from pycollective.bench.report.table import format_number, pivot_table, row_table
 from pycollective.bench.result import Result, Row, collect_provenance, json_schema, make_row, read_json, to_csv, to_json
 from pycollective.bench.workload.cases import Case
 from pycollective.bench.workload.plan import Budget, Candidate, Conditions, Options, Plan, short_options, sweep_groups
 from pycollective.cli.outputs import json_text
+from pycollective.cli.units import format_time
 
 CASE = Case("allreduce", "float32", "sum", 1024, 4)
 
