@@ -9,8 +9,8 @@ rounds, and those of the ratios. A library that cannot be imported is left out.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
-import socket
 import statistics
 import time
 from collections.abc import Callable
@@ -21,16 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from .rounds import free_port, median_ratio
+
 pj: Any = importlib.import_module("pycollective.jax")  # by name: only this measurement needs it
 
 Loop = Callable[[], Any]
 BYTES_IN_A_LOOP = 64 << 20
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def looped(allreduce: Callable[[Any], Any], turns: int) -> Any:
@@ -81,33 +77,28 @@ def measure(loops: dict[str, Loop], rounds: int, turns: int) -> dict[str, list[f
 
 
 def main() -> None:
+    libraries = {"pycollective": ours, "mpi4jax": of_mpi4jax, "psum over Gloo": of_jax}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[8, 1 << 20, 64 << 20], help="bytes")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", nargs="+", help="names of libraries")
+    parser.add_argument("--only", nargs="+", choices=libraries, help="names of libraries")
     args = parser.parse_args()
     jax.config.update("jax_platforms", "cpu")
     pj.init()
     address = pj.broadcast_object(f"127.0.0.1:{free_port()}")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(address, pj.size(), pj.rank())
-    libraries = {"pycollective": ours, "mpi4jax": of_mpi4jax, "psum over Gloo": of_jax}
     for size in args.sizes:
         turns = max(4, min(3000, BYTES_IN_A_LOOP // size))
         loops = {}
-        for name, library in libraries.items():
-            try:
-                if not args.only or name in args.only:
-                    loops[name] = library(max(1, size // 4), turns)
-            except ImportError:
-                continue
+        for name in args.only or libraries:
+            with contextlib.suppress(ImportError):
+                loops[name] = libraries[name](max(1, size // 4), turns)
         times = measure(loops, args.rounds, turns)
         if pj.rank() == 0:
             for name, seconds in times.items():
-                ratio = statistics.median(t / t0 for t, t0 in zip(seconds, times["pycollective"], strict=True))
-                print(
-                    f"{size:>10} B  {name:<15} {statistics.median(seconds) * 1e6:12.1f} us  {ratio:6.2f}x", flush=True
-                )
+                typical, ratio = statistics.median(seconds), median_ratio(seconds, times["pycollective"])
+                print(f"{size:>10} B  {name:<15} {typical * 1e6:12.1f} us  {ratio:6.2f}x", flush=True)
     pj.barrier()
     jax.effects_barrier()
     jax.distributed.shutdown()

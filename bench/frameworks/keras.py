@@ -1,8 +1,8 @@
 """Keras 3's model.fit on 2 ranks: the share of communication in a step, per backend, and other libraries' steps.
 
-    KERAS_BACKEND=torch pycollective run -np 2 python bench/frameworks/keras.py
-    KERAS_BACKEND=tensorflow pycollective run -np 2 python bench/frameworks/keras.py --peer
-    KERAS_BACKEND=torch pycollective run -np 2 python bench/frameworks/keras.py --peer
+    KERAS_BACKEND=torch pycollective run -np 2 python -m pycollective.bench.frameworks.keras
+    KERAS_BACKEND=tensorflow pycollective run -np 2 python -m pycollective.bench.frameworks.keras --peer
+    KERAS_BACKEND=torch pycollective run -np 2 python -m pycollective.bench.frameworks.keras --peer
 
 A CNN of two convolutions (32 and 64 filters of 3x3) and a dense layer of 128, on images of 28x28, 64 a rank, one thread
 a rank. Each round trains for a few steps with and without the reduction, in turn; the result is the median of the
@@ -24,6 +24,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
+
+from .rounds import median_ratio
 
 BATCH = 64
 
@@ -156,7 +158,7 @@ def main() -> None:
             times[name].append(train())
     if hvd.rank() == 0:
         for name, each in times.items():
-            ratio = statistics.median(a / b for a, b in zip(each, times["reduced"], strict=True))
+            ratio = median_ratio(each, times["reduced"])
             print(f"{backend} {name}: {statistics.median(each) * 1e3:.2f} ms a step, {ratio:.3f} of reduced")
 
 

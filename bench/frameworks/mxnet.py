@@ -15,12 +15,12 @@ import importlib.util
 import sys
 from collections.abc import Callable
 from statistics import median
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from ..engine.shapes import Shape, resnet50, vectors
+from .rounds import measured, median_ratio
 
 Contender = tuple[Callable[[], object], Callable[[], object]]
 """Writes the inputs, and reduces them in place."""
@@ -50,20 +50,6 @@ def _one_array(comm: Any, shapes: list[Shape]) -> Contender:
     return lambda: array.fill(1), lambda: comm.allreduce(array, array, op="avg")
 
 
-def measured(comm: Any, contenders: dict[str, Contender], rounds: int) -> dict[str, list[float]]:
-    """Collective: the slowest rank's seconds in each round, by contender."""
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds + 2):
-        for name, (write, reduce) in contenders.items():
-            write()
-            comm.barrier()
-            start = perf_counter()
-            reduce()
-            mine = np.array([perf_counter() - start])
-            seconds[name].append(float(comm.allreduce(mine, op="max")[0]))
-    return {name: times[2:] for name, times in seconds.items()}  # the first two are the warm-up
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=20)
@@ -80,13 +66,13 @@ def main() -> None:
             hvd: Any = importlib.import_module("pycollective.torch")
             contenders["torch, grouped_allreduce_"] = _tensors(hvd, shapes)
         contenders["one NumPy array, comm.allreduce"] = _one_array(comm, shapes)
-        times = measured(comm, contenders, options.rounds)
+        write, reduce = ({name: pair[k] for name, pair in contenders.items()} for k in (0, 1))
+        times = measured(comm, reduce, options.rounds, write)
         if comm.rank == 0:
             print(f"\n| {title}, {comm.size} ranks | ms | MXNet against it |\n|---|---|---|")
             ours, *_ = times.values()
             for name, theirs in times.items():
-                ratio = median(a / b for a, b in zip(ours, theirs, strict=True))
-                print(f"| {name} | {median(theirs) * 1e3:.2f} | {ratio:.2f} |")
+                print(f"| {name} | {median(theirs) * 1e3:.2f} | {median_ratio(ours, theirs):.2f} |")
 
 
 if __name__ == "__main__":

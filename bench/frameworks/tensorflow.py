@@ -14,25 +14,17 @@ import importlib
 import importlib.util
 import json
 import os
-import socket
 from collections.abc import Callable
 from statistics import median
-from time import perf_counter
 from typing import Any
 
-import numpy as np
-
 from ..engine.shapes import resnet50
-
-Contenders = dict[str, Callable[[], object]]
+from .rounds import Contenders, free_port, measured, median_ratio
 
 
 def _cluster(hvd: Any) -> None:
     """Tells TensorFlow of all ranks, before it is used."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    workers = [f"127.0.0.1:{other}" for other in hvd.allgather_object(port)]
+    workers = [f"127.0.0.1:{other}" for other in hvd.allgather_object(free_port())]
     os.environ["TF_CONFIG"] = json.dumps(
         {"cluster": {"worker": workers}, "task": {"type": "worker", "index": hvd.rank()}}
     )
@@ -78,25 +70,12 @@ def _step(hvd: Any, tf: Any, strategy: Any) -> Contenders:
     return {"hvd in a tf.function": tf.function(ours), "MultiWorkerMirrored": tf.function(theirs)}
 
 
-def measured(comm: Any, contenders: Contenders, rounds: int) -> dict[str, list[float]]:
-    """Collective: the slowest rank's seconds in each round, by contender."""
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds + 2):
-        for name, run in contenders.items():
-            comm.barrier()
-            start = perf_counter()
-            run()
-            mine = np.array([perf_counter() - start])
-            seconds[name].append(float(comm.allreduce(mine, op="max")[0]))
-    return {name: times[2:] for name, times in seconds.items()}  # the first two are the warm-up
-
-
 def _show(title: str, seconds: dict[str, list[float]], each: dict[str, int]) -> None:
     first = next(iter(seconds))
     print(title)
     for name, times in seconds.items():
-        ratios = [(t / each[name]) / (f / each[first]) for t, f in zip(times, seconds[first], strict=True)]
-        print(f"  {name:22}{1e6 * median(times) / each[name]:12.1f} us  {median(ratios):8.2f} x the first")
+        ratio = median_ratio(times, seconds[first]) * each[first] / each[name]
+        print(f"  {name:22}{1e6 * median(times) / each[name]:12.1f} us  {ratio:8.2f} x the first")
 
 
 def main() -> None:
