@@ -19,11 +19,11 @@ ranks/            world.py: the processes that measure together;  worker.py: the
                   events.py: how ranks report their rows
                   launch.py: the mpirun of an MPI, and its environment; busy neighbours
                   remote.py: the same on several hosts
-                  namespaces.py: hosts simulated by network namespaces
                   session.py: worlds one after another, collected into one result
+namespaces.py     hosts simulated by network namespaces, also for tests
 report/           table.py: tables of rows;  lines.py: those of goals;  live.py: the growing one;  plot.py: plots
 options.py        options that several commands have
-runner.py         what the commands that write a table do alike
+runner.py         what all commands do that write a table
 ================  ==============================================================================
 
 and the commands are:

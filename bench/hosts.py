@@ -21,10 +21,10 @@ from pycollective.cli.commands import Command, refusing
 
 from .goals import HOSTS, MIB, WIRE
 from .measurement.stats import paired_ratio
+from .namespaces import Hosts, why_not
 from .options import Quick, new_app, out_option
 from .peers.pycollective import topologies_of, unsupported
 from .ranks.launch import Launcher, LaunchError, find_launcher
-from .ranks.namespaces import Hosts, why_not
 from .ranks.session import Session
 from .report.lines import line_table, markdown, ratio_text, times_text
 from .result import TableResult

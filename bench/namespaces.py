@@ -12,8 +12,6 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 __all__ = ["AGENT", "ENTER", "Hosts", "why_not"]
 
@@ -105,8 +103,7 @@ class Hosts:
             self.close()
             raise OSError(f"the hosts cannot be made: {problem}")
         self._first = answer
-        self._holding = {name: int((self._root / "run/hosts" / name).read_text()) for name in self.names}
-        self._inode = {name: self._network(pid) for name, pid in self._holding.items()}
+        self._enter = ["nsenter", "-t", answer, "-n", "-m", "-p"]
 
     def __enter__(self) -> Hosts:
         return self
@@ -125,17 +122,11 @@ class Hosts:
             self._holder.kill()
             self._holder.wait()
 
-    # -- commands ------------------------------------------------------------------------------------------------------
-
     def command(self, host: str, words: Sequence[str]) -> list[str]:
         """The command line that, started here, runs words on a host, in this process's working directory."""
         line = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(words)}"
         # a shell between: nsenter would stop itself when its child is stopped
         return [*self._enter, "sh", "-c", '"$@"; exit $?', "-", ENTER, host, line]
-
-    def popen(self, host: str, words: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Start a command on a host.  What ends the command is `kill`, or the end of the hosts."""
-        return subprocess.Popen(self.command(host, words), **options)
 
     def mpirun(self, program: str, ranks: Sequence[int], words: Sequence[str], start: str = "host0") -> list[str]:
         """The command line that, started here, runs Open MPI's mpirun on a host, with so many ranks on each host."""
@@ -143,93 +134,3 @@ class Hosts:
         options = ["--prtemca", "plm_ssh_agent", AGENT, "--bind-to", "none", "-np", str(sum(ranks)), "-H", where]
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
         return self.command(start, [program, *root, *options, *words])
-
-    # -- faults --------------------------------------------------------------------------------------------------------
-
-    def cut(self, *hosts: str) -> None:
-        """Separate hosts from the others, but not from each other: packets are lost, and nobody is told."""
-        for host in hosts:
-            self._connect(host, "apart")
-
-    def restore(self, *hosts: str) -> None:
-        """Undo `cut`."""
-        for host in hosts:
-            self._connect(host, "inside")
-
-    def lose_large_packets(self, host: str, nbytes: int = 1000) -> None:
-        """Lose what is larger on the way to a host, and tell nobody, as in a tunnel with a smaller MTU."""
-        limit = ["tbf", "rate", "10gbit", "burst", str(nbytes), "latency", "20ms"]  # none that exceeds the burst passes
-        port = "port" + host.removeprefix("host")
-        subprocess.run([*self._enter, "tc", "qdisc", "add", "dev", port, "root", *limit], check=True)
-
-    def freeze(self, host: str) -> None:
-        """Stop all processes of a host."""
-        self._signal_all(host, "STOP")
-
-    def resume(self, host: str) -> None:
-        """Undo `freeze`."""
-        self._signal_all(host, "CONT")
-
-    def stop(self, host: str, *pids: int) -> None:
-        """Stop processes of a host, given by the PIDs that they have inside."""
-        self._signal("STOP", pids)
-
-    def kill(self, host: str, *pids: int) -> None:
-        """Send SIGKILL to processes of a host, by default to all, given by the PIDs that they have inside."""
-        if pids:
-            self._signal("KILL", pids)
-        else:
-            self._signal_all(host, "KILL")
-
-    def processes(self, host: str) -> list[int]:
-        """The PIDs, as seen inside, of all processes of a host but the one that holds it."""
-        return [pid for pid in self._pids() if self._network(pid) == self._inode[host] and pid != self._holding[host]]
-
-    def address(self, host: str) -> str:
-        """A host's address."""
-        return f"10.77.0.{self.names.index(host) + 1}"
-
-    def namespaces(self, host: str) -> list[str]:
-        """Files of the namespaces of a host, for setns: what enters them all and forks is a process of that host."""
-        inside = self._root / "proc" / str(self._holding[host]) / "ns"
-        return [f"/proc/{self._first}/ns/pid", *(str(inside / name) for name in ("uts", "mnt", "net"))]
-
-    def network_table(self, host: str, name: str) -> str:
-        """One of the kernel's tables of a host's sockets: /proc/net/NAME."""
-        return (self._root / "proc" / str(self._holding[host]) / "net" / name).read_text()
-
-    # -- internal ------------------------------------------------------------------------------------------------------
-
-    @property
-    def _enter(self) -> list[str]:
-        return ["nsenter", "-t", self._first, "-n", "-m", "-p"]
-
-    @property
-    def _root(self) -> Path:
-        """The file system as seen inside."""
-        return Path("/proc", self._first, "root")
-
-    def _pids(self) -> list[int]:
-        return [int(name) for name in os.listdir(self._root / "proc") if name.isdigit()]
-
-    def _network(self, pid: int) -> int:
-        """The number of a process's network namespace; 0 if the process has ended."""
-        try:
-            return (self._root / "proc" / str(pid) / "ns/net").stat().st_ino
-        except OSError:
-            return 0
-
-    def _signal(self, name: str, pids: Sequence[int]) -> None:
-        command = [*self._enter, "kill", "-s", name, *map(str, pids)]
-        subprocess.run(command, stderr=subprocess.DEVNULL, check=False)  # some may have ended
-
-    def _signal_all(self, host: str, name: str) -> None:
-        """Reaches processes that start meanwhile, too."""
-        reached: set[int] = set()
-        while new := set(self.processes(host)) - reached:
-            self._signal(name, sorted(new))
-            reached |= new
-
-    def _connect(self, host: str, bridge: str) -> None:
-        port = "port" + host.removeprefix("host")
-        subprocess.run([*self._enter, "ip", "link", "set", port, "master", bridge], check=True)

@@ -11,8 +11,8 @@ import pytest
 from launch import on_two_host_names, run_command, run_module
 from pycollective.bench import hosts
 from pycollective.bench.hosts import HostsRow, Layout
+from pycollective.bench.namespaces import AGENT, Hosts, why_not
 from pycollective.bench.ranks.launch import find_launcher
-from pycollective.bench.ranks.namespaces import AGENT, Hosts, why_not
 from pycollective.bench.result import Row, decode, read_json
 from pycollective.bench.workload.plan import OURS
 

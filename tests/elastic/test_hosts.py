@@ -12,7 +12,7 @@ from hosts.namespaces import make_hosts
 from speed import until
 
 from launch import CLI
-from pycollective.bench.ranks.namespaces import ENTER
+from pycollective.bench.namespaces import ENTER
 
 CODE = """
 import json, os, socket, time

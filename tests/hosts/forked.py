@@ -22,7 +22,7 @@ from typing import Any
 
 from processes import IMPORTABLE
 
-from pycollective.bench.ranks.namespaces import Hosts
+from hosts.simulated import Hosts
 
 RENDEZVOUS_PORT, STORE_PORT = 29000, 29001
 CLOCK_AHEAD = "TEST_CLOCK_AHEAD"

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from speed import deadline
 
+from hosts.simulated import Hosts
 from launch import OPEN_MPI_SETTINGS, find_mpirun
-from pycollective.bench.ranks.namespaces import Hosts, why_not
+from pycollective.bench.namespaces import why_not
 
 
 def make_hosts(count: int, bandwidth: str = "", delay: str = "") -> Hosts:

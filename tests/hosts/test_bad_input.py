@@ -21,7 +21,8 @@ import pytest
 from speed import until
 
 from hosts.forked import CLOCK_AHEAD, RENDEZVOUS_PORT, start_ranks
-from pycollective.bench.ranks.namespaces import Hosts, why_not
+from hosts.simulated import Hosts
+from pycollective.bench.namespaces import why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 CALL = "comm = pc.init(); result = comm.allreduce(np.arange(50_000.0) * (comm.rank + 1))[-1]"

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from hosts.namespaces import make_hosts
+from hosts.simulated import Hosts
 from hosts.test_launchers import finish
 from launch import CLI
-from pycollective.bench.ranks.namespaces import ENTER, Hosts
+from pycollective.bench.namespaces import ENTER
 
 SCRIPTS = {
     "comm": """

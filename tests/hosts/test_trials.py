@@ -13,7 +13,7 @@ from faults.work import Result
 from hosts import trials
 from hosts.trials import Trial
 from launch import find_mpirun
-from pycollective.bench.ranks.namespaces import why_not
+from pycollective.bench.namespaces import why_not
 
 TWENTY = range(20)
 AT_ONCE = 10

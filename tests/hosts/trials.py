@@ -27,8 +27,9 @@ from faults.work import Raised, Result, tell
 from processes import IMPORTABLE
 
 from hosts.forked import start_ranks
+from hosts.simulated import Hosts
 from launch import OPEN_MPI_SETTINGS, find_mpirun
-from pycollective.bench.ranks.namespaces import Hosts, why_not
+from pycollective.bench.namespaces import why_not
 
 FAULTS = ("kill", "cut", "freeze", "gone", "again")
 """A rank is killed; hosts are cut off from the others; a host's processes are stopped; half of the hosts vanish; a rank

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 from hosts.namespaces import make_hosts
+from hosts.simulated import Hosts
 
 import pycollective
-from pycollective.bench.ranks.namespaces import ENTER, Hosts
+from pycollective.bench.namespaces import ENTER
 
 HERE = Path(__file__).parent
 TOKEN = "0123456789abcdef" * 2

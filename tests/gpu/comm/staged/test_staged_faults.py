@@ -9,7 +9,7 @@ from hosts import trials
 from hosts.trials import Trial
 
 from launch import find_mpirun
-from pycollective.bench.ranks.namespaces import why_not
+from pycollective.bench.namespaces import why_not
 
 KILLED = Trial(1, "kill", (2, 2), "staged", (3,))
 CUT = Trial(2, "cut", (2, 1), "staged", (1,))
