@@ -29,7 +29,7 @@ from pycollective.cli.options import Json
 from pycollective.cli.units import format_time
 
 from .measurement.stats import Ratio, paired_ratio
-from .options import new_app
+from .options import chosen, new_app
 from .speed import groups_for
 from .workload.cases import BARRIER, MEASURED, case_of
 from .workload.plan import OURS
@@ -38,7 +38,6 @@ __all__ = ["Case", "Row", "compare", "rows_of", "speed_table_cases"]
 
 SCHEMA = "pycollective-ab/1"
 WORKER = Path(__file__).parent / "ranks" / "ab_worker.py"
-COLLECTIVES = tuple(MEASURED)
 LIMIT = 1.03
 """A slowdown up to this counts as none."""
 _SMALL, _SMALL_BLOCK = 16384, 100
@@ -190,9 +189,7 @@ def _table(rows: Sequence[Row]) -> str:
 
 def _cases(collectives: str, kinds: str, sizes: str) -> list[Case]:
     """ValueError where a collective is unknown or a size is no number."""
-    named, numbers = collectives.split(","), [int(size) for size in sizes.split(",")]
-    if unknown := sorted(set(named) - set(COLLECTIVES)):
-        raise ValueError(f"{', '.join(unknown)}: there are {', '.join(COLLECTIVES)}")
+    named, numbers = chosen(collectives, MEASURED, "collective"), [int(size) for size in sizes.split(",")]
     first = (kinds.split(",")[0], numbers[0])
     cases = [Case(collective, kind, nbytes) for collective in named for kind in kinds.split(",") for nbytes in numbers]
     return [case for case in cases if case.collective != BARRIER or (case.kind, case.bytes) == first]
@@ -202,7 +199,7 @@ def _cases(collectives: str, kinds: str, sizes: str) -> list[Case]:
 def main(
     before: Annotated[str, typer.Argument(help="Python interpreter of the version to compare with")],
     after: Annotated[str, typer.Argument(help="Python interpreter of the new version")],
-    collectives: Annotated[str, typer.Option(help="which, separated by commas")] = ",".join(COLLECTIVES),
+    collectives: Annotated[str, typer.Option(help="which, separated by commas")] = ",".join(MEASURED),
     sizes: Annotated[str, typer.Option(help="bytes, separated by commas")] = "8,65536,1048576,67108864",
     kinds: Annotated[str, typer.Option(help="plain, windows, torch")] = "plain,windows",
     ranks: Annotated[int, typer.Option(help="processes of each job")] = 2,

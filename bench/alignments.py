@@ -24,16 +24,16 @@ import typer
 from numpy.typing import NDArray
 
 from pycollective.cli import outputs
-from pycollective.cli.commands import Command, choose, refusing
+from pycollective.cli.commands import Command, refusing
 from pycollective.cli.options import Json
 from pycollective.cli.units import format_size, format_time, parse_sizes
+from pycollective.comm.arguments.arrays import numpy_dtype
 from pycollective.dtypes import DTYPES
 
 from .measurement.measure import clock_cost
-from .options import new_app
+from .options import chosen, new_app
 from .peers.ceiling import streams
 from .workload.cases import element_size
-from .workload.data import numpy_dtype
 from .workload.plan import PAGE
 
 __all__ = ["LIMIT", "Cost", "costs", "offset_pairs"]
@@ -190,8 +190,7 @@ def main(
 ) -> None:
     """Measure copies and sums at many alignments; exit code 1 where one costs much more than the best."""
     with refusing():
-        words = [choose(word, DTYPES, "element type") for word in dtype.split(",") if word]
-        operations = ["copy", *(f"sum {word}" for word in words)]
+        operations = ["copy", *(f"sum {word}" for word in chosen(dtype, DTYPES, "element type"))]
         wanted = parse_sizes(sizes)
         outputs.check(None, json)
     found: list[Cost] = []

@@ -14,11 +14,11 @@ from typing import Annotated
 import msgspec
 import typer
 
-from pycollective.cli.commands import Command, choose, refusing
+from pycollective.cli.commands import Command, refusing
 
 from . import goals
 from .measurement.stats import paired_ratio, rounded
-from .options import Neighbours, Quick, RankCounts, new_app, out_option
+from .options import Neighbours, Quick, RankCounts, chosen, new_app, out_option
 from .peers import PEERS
 from .report.lines import about, markdown_table
 from .report.table import format_number
@@ -162,10 +162,8 @@ def main(
     The exit code is 1 if a result was wrong.
     """
     with refusing():
-        calls, others, kinds = (tuple(filter(None, words.split(","))) for words in (collective, peers, arrays))
-        for words, known, what in ((calls, MEASURED, "collective"), (others, PEERS, "peer"), (kinds, ARRAYS, "array")):
-            for word in words:
-                choose(word, known, what)
+        calls, others = chosen(collective, MEASURED, "collective"), chosen(peers, PEERS, "peer")
+        kinds = chosen(arrays, ARRAYS, "array")
         wanted, counts = parse_sizes(sizes), [int(word) for word in ranks.split(",")]
     console = wide_console()
     budget = Budget.quick() if quick else Budget(block_s=0.01, rounds=41, least_rounds=7, group_s=1.0)

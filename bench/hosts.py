@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -19,14 +19,13 @@ import typer
 
 from pycollective.cli.commands import Command, refusing
 
-from .goals import HOSTS, MIB, WIRE
-from .measurement.stats import paired_ratio
+from .goals import HOSTS, MIB, WIRE, Speedup
 from .namespaces import Hosts, why_not
 from .options import Quick, new_app, out_option
 from .peers.pycollective import topologies_of, unsupported
 from .ranks.launch import Launcher, LaunchError, find_launcher
 from .ranks.session import Session
-from .report.lines import line_table, markdown, ratio_text, times_text
+from .report.lines import line_table, markdown, times_text
 from .result import TableResult
 from .row import Line, Row, about
 from .runner import open_session, wide_console, write
@@ -141,12 +140,8 @@ def lines_of(rows: Sequence[HostsRow]) -> list[Line]:
 
 
 def _against_peer(name: str, ours: Row, theirs: Row, least: float | None) -> Line:
-    peer = NAMES[theirs.library]
-    ratio = paired_ratio(ours.rounds_us, theirs.rounds_us)
-    goal = "" if least is None else ratio_text(least, peer)
-    met = None if least is None else ratio.median >= least
-    where = times_text(ours.time_us / 1e6, theirs.time_us / 1e6)
-    return Line(name, peer, goal, ratio_text(ratio.median, peer, goal=False), met, where, ratio.figures())
+    line = Speedup(name, "", OURS, NAMES[theirs.library], least or 0.0).line(ours.rounds_us, theirs.rounds_us)
+    return replace(line, goal="", met=None) if least is None else line
 
 
 def _against_wire(name: str, ours: HostsRow) -> Line:

@@ -16,12 +16,12 @@ from typing import Annotated
 import typer
 
 from pycollective.cli import outputs
-from pycollective.cli.commands import Command, choose, refusing
+from pycollective.cli.commands import Command, refusing
 from pycollective.cli.options import Json
 from pycollective.cli.units import format_size, format_time, parse_sizes
 
 from .goals import NEIGHBOUR
-from .options import new_app
+from .options import chosen, new_app
 from .peers import MPIS
 from .ranks.launch import Launcher, LaunchError, busy_neighbours, find_launcher, launch
 from .workload.cases import case_of
@@ -93,9 +93,8 @@ def main(
 ) -> None:
     """Measure how much slower a job becomes while another one, or a busy process, runs on the same cores."""
     with refusing():
-        wanted, libraries = parse_sizes(sizes), [OURS]
-        for name in (word for word in peers.split(",") if word and word != "none"):
-            libraries.append(choose(name, MPIS, "peer"))
+        wanted = parse_sizes(sizes)
+        libraries = (OURS, *(chosen(peers, MPIS, "peer") if peers != "none" else ()))
         outputs.check(None, json)
     found: list[Factor] = []
     for library in libraries:

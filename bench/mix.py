@@ -17,7 +17,7 @@ from pycollective.cli.commands import Command, choose, refusing
 
 from .goals import mix_goal
 from .measurement.stats import paired_ratio, rounded
-from .options import Quick, RankCounts, new_app, out_option
+from .options import Quick, RankCounts, chosen, new_app, out_option
 from .peers import PEERS
 from .peers.ceiling import CEILING
 from .report.lines import about
@@ -111,9 +111,7 @@ def main(
     """Measure `mix`; write JSON and a Markdown table. The exit code is 1 if a result was wrong."""
     with refusing():
         choose(graph, GRAPHS, "graph")
-        others = tuple(filter(None, peers.split(",")))
-        for name in others:
-            choose(name, PEERS, "peer")
+        others = chosen(peers, PEERS, "peer")
         wanted, counts = parse_sizes(sizes), [int(word) for word in ranks.split(",")]
     console = wide_console()
     budget = Budget.quick() if quick else Budget(block_s=0.01, rounds=41, least_rounds=9, group_s=3.0)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any
 
 import typer
 
-__all__ = ["Neighbours", "Quick", "RankCounts", "new_app", "out_option"]
+from pycollective.cli.commands import choose
+
+__all__ = ["Neighbours", "Quick", "RankCounts", "chosen", "new_app", "out_option"]
 
 Quick = Annotated[bool, typer.Option("--quick", help="fewer and shorter rounds: to see that it works")]
 RankCounts = Annotated[str, typer.Option(help="rank counts to measure")]
 Neighbours = Annotated[int, typer.Option(metavar="K", min=0, help="busy processes (nice 19) beside it")]
+
+
+def chosen(text: str, known: Collection[str], what: str) -> tuple[str, ...]:
+    """The words of a list that is separated by commas; ValueError with the nearest name for one that is unknown."""
+    return tuple(choose(word, known, what) for word in text.split(",") if word)
 
 
 def out_option(name: str) -> Any:

@@ -128,7 +128,7 @@ def collect_provenance(
     """Information about this machine, without its name or paths."""
     return Provenance(
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        commit=_commit(),
+        commit=commit(),
         cpu=cpu_model(),
         cores=available_cores(),
         system=f"{platform.system()} {platform.machine()}",
@@ -166,7 +166,10 @@ def version_of(package: str) -> str:
         return ""
 
 
-def _commit() -> str:
+def commit() -> str:
+    """PYCOLLECTIVE_COMMIT or the checked-out commit, as in Provenance."""
+    if given := os.environ.get("PYCOLLECTIVE_COMMIT"):
+        return given
     here = Path(__file__).resolve().parent
     try:
         # only if this file is tracked: an installed copy may be inside another repository

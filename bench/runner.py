@@ -1,4 +1,4 @@
-"""What the programs that write a table do alike: run worlds of ranks, show their progress, and write the files."""
+"""What all programs that write a table do: run worlds of ranks, show their progress, and write the files."""
 
 from __future__ import annotations
 

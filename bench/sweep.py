@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from .peers import mpi_of
 from .ranks.launch import Launcher, LaunchError, find_launcher
@@ -30,11 +32,13 @@ if TYPE_CHECKING:
 __all__ = ["Outputs", "launcher_on_hosts", "run", "run_on_hosts"]
 
 
+@dataclass(frozen=True)
 class Outputs:
     """Destinations of results besides the table; Path("-") is standard output."""
 
-    def __init__(self, json: Path | None, csv: Path | None, plot: Path | None) -> None:
-        self.json, self.csv, self.plot = json, csv, plot
+    json: Path | None
+    csv: Path | None
+    plot: Path | None
 
     @property
     def for_machines(self) -> bool:
@@ -131,7 +135,7 @@ def launcher_on_hosts(options: Options) -> Launcher:
 def run_on_hosts(placed: Sequence[Host], shell: str, launcher: Launcher, options: Options, outputs: Outputs) -> int:
     """`run` on ranks of several hosts, which have this Python and package under the same paths; the exit code."""
     paths = ["" if path is None else str(path) for path in (outputs.json, outputs.csv, outputs.plot)]
-    words = [sys.executable, "-m", __spec__.name, _plan(options).to_json(), *paths]
+    words = [sys.executable, "-m", __spec__.name, msgspec.json.encode(_plan(options)).decode(), *paths]
     return run_remote(placed, shell, launcher, words)
 
 
@@ -142,7 +146,7 @@ def _plan(options: Options) -> Plan:
 def main(arguments: Sequence[str]) -> int:
     """Run a rank's part; returns the exit code."""
     plan, *paths = arguments
-    options = Plan.from_json(plan).sweep
+    options = msgspec.json.decode(plan, type=Plan).sweep
     assert options is not None
     return 0 if run(options, Outputs(*(Path(path) if path else None for path in paths))) else 1
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import faulthandler
 import gc
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from statistics import median
@@ -36,13 +35,6 @@ class EnginePlan:
     groups: tuple[str, ...]
     budget: Budget
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def from_json(text: str) -> EnginePlan:
-        return msgspec.json.decode(text, type=EnginePlan)
-
 
 def work(plan: EnginePlan, world: World, emit: Emit) -> None:
     """Measure on the ranks of a world; collective, ``emit`` is used on rank 0."""
@@ -52,10 +44,10 @@ def work(plan: EnginePlan, world: World, emit: Emit) -> None:
     libraries = {peer.name: peer.version for peer in peers.values()} | {"pycollective": ours.version}
     begin = {"kind": "begin", "ranks": world.size, "groups": len(plan.groups)}
     emit({**begin, "libraries": libraries, "yield": yield_flag()})
-    for index, name in enumerate(plan.groups):
+    for name in plan.groups:
         _measure(name, GROUPS[name], Hall(world.rank, ours, peers), world, plan.budget, emit)
         gc.collect()  # the arrays of a group are large
-        emit({"kind": "group", "index": index})
+        emit({"kind": "group"})
     world.barrier()
     ours.close()
     for peer in peers.values():
@@ -99,9 +91,8 @@ def _wrong(contenders: Mapping[str, Contender], world: World) -> dict[str, int]:
     return {label: sum(world.share(one.check(world))) for label, one in contenders.items()}
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Arguments: the plan's JSON file, the file to append events to, and a number that is ignored."""
+def main(plan_file: str, events_file: str) -> None:
+    """Measure the plan in a JSON file; append events to another."""
     faulthandler.enable()
-    plan_file, events_file, _ = arguments
     with open_world() as world:
-        work(EnginePlan.from_json(Path(plan_file).read_text()), world, to_file(Path(events_file)))
+        work(msgspec.json.decode(Path(plan_file).read_bytes(), type=EnginePlan), world, to_file(Path(events_file)))

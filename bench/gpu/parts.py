@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pycollective.comm.cuda.virtual import VirtualWorld
 from pycollective.comm.host.segments import setting
@@ -70,16 +70,18 @@ class Bench:
         timings = self.clock.compare(candidates, self.scale.rounds, buffers.sets)
         for candidate, timing, before in zip(candidates, timings, wrong, strict=True):
             mine = by_name.get(candidate.name)
-            least = mine.least_bytes(buffers.nbytes) if mine else 0
-            self.emit(
-                Row(
-                    part, candidate.name, collective, buffers.dtype, self.ranks, buffers.nbytes, timing.seconds,
-                    timing.rounds, timing.calls, buffers.sets, before + first(candidate, timing.launch),
-                    path=("low-latency" if mine.plan.low_latency else "schedule") if mine else "",
-                    channels=mine.channels if mine else 0, least_bytes=least,
-                    of_ceiling=least / timing.seconds / self.ceiling,
-                )
+            row = Row(
+                part, candidate.name, collective, buffers.dtype, self.ranks, buffers.nbytes, timing.seconds,
+                timing.rounds, timing.calls, buffers.sets, before + first(candidate, timing.launch),
             )  # fmt: skip
+            if mine:
+                path = "low-latency" if mine.plan.low_latency else "schedule"
+                row = self.counted(replace(row, path=path, channels=mine.channels), mine.least_bytes(buffers.nbytes))
+            self.emit(row)
+
+    def counted(self, row: Row, least_bytes: int) -> Row:
+        """The row with the bytes that its algorithm must move."""
+        return replace(row, least_bytes=least_bytes, of_ceiling=least_bytes / row.seconds / self.ceiling)
 
     def _wrong(
         self, candidate: Candidate, launch: Callable[[], None], buffers: Buffers, collective: str, ours: dict[str, Ours]
@@ -163,17 +165,14 @@ def packing(bench: Bench) -> None:
         candidate.call(0)
         wrong.append(work.wrong())
     timings = bench.clock.compare(work.candidates, bench.scale.rounds)
-    least = 4 * work.nbytes  # read and written, twice
     for candidate, timing, before in zip(work.candidates, timings, wrong, strict=True):
         work.poison()
         timing.launch()
-        bench.emit(
-            Row(
-                "packing", candidate.name, "copy", "float32", bench.ranks, work.nbytes, timing.seconds, timing.rounds,
-                timing.calls, 1, before + work.wrong(), least_bytes=least,
-                of_ceiling=least / timing.seconds / bench.ceiling,
-            )
+        row = Row(
+            "packing", candidate.name, "copy", "float32", bench.ranks, work.nbytes, timing.seconds, timing.rounds,
+            timing.calls, 1, before + work.wrong(),
         )  # fmt: skip
+        bench.emit(bench.counted(row, 4 * work.nbytes))  # read and written, twice
 
 
 def against_nccl(bench: Bench) -> None:

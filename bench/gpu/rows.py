@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 from pycollective.cli.outputs import json_text
 
-from ..result import cpu_model, version_of
+from ..result import commit, cpu_model, version_of
 
 SCHEMA = "pycollective-bench-gpu/1"
 
@@ -108,26 +106,14 @@ def provenance(cuda: Any, device: int, ceiling: float, extra: Mapping[str, Any])
     }
 
 
-def commit() -> str:
-    """PYCOLLECTIVE_COMMIT, or the checked-out commit with a mark if files were changed; "" without both."""
-    if given := os.environ.get("PYCOLLECTIVE_COMMIT"):
-        return given
-    root = Path(__file__).resolve().parents[2]
-    head = _output("git", "-C", str(root), "rev-parse", "HEAD")
-    return head + (" and changes" if head and _output("git", "-C", str(root), "status", "--porcelain", "-uno") else "")
-
-
 def driver() -> str:
-    """The driver's version, e.g. 580.65.06."""
-    return _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0]
-
-
-def _output(*command: str) -> str:
+    """The driver's version, e.g. 580.65.06; empty if it is unknown."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return done.stdout.strip().partition("\n")[0]
 
 
 def _cuda_version(number: int) -> str:

@@ -9,20 +9,21 @@ process, a slower clock) affect all candidates of that round, which is why compa
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pycollective.comm.arguments.arrays import numpy_dtype
+
 from ..peers import Array, Call, Peer, prepare
 from ..peers.tensors import as_tensor
 from ..ranks.world import World, first_problem
-from ..workload.data import count_wrong, fill_input, numpy_dtype, poison
+from ..workload.data import count_wrong, fill_input, poison
 from ..workload.plan import PAGE, Budget, Candidate, Conditions
-from .stats import rotation, slowest
+from .stats import rotation
 
 __all__ = ["Buffers", "Measured", "NotMeasured", "OutOfMemory", "Timed", "clock_cost", "measure", "take_rounds"]
 
@@ -69,14 +70,14 @@ class Buffers:
     """A send and a receive buffer for each path, grown on demand and shared by all candidates."""
 
     def __init__(self, world: World, allocate: dict[str, Allocate], conditions: Conditions) -> None:
-        self._world, self._allocate, self._conditions = world, allocate, conditions
+        self.world, self.conditions, self._allocate = world, conditions, allocate
         self._held: dict[tuple[str, str], Array] = {}
 
     def pair(self, candidate: Candidate, in_place: bool) -> tuple[Array, Array]:
         """Flat (send, recv) arrays of the case; the same array twice if the candidate works in place."""
         case = candidate.case
         kind = numpy_dtype(case.dtype)
-        first, second = self._conditions.offsets(case)
+        first, second = self.conditions.offsets(case)
         recv = self._get(candidate.path, "recv", case.recv_count * kind.itemsize, second).view(kind)
         if in_place:
             return recv, recv
@@ -89,8 +90,8 @@ class Buffers:
         if held is None or held.nbytes < nbytes:
             self._held.pop((path, role), None)
             del held
-            if nbytes * self._world.size > 0.8 * min(self._world.share(_free_memory())):
-                raise OutOfMemory(f"no memory for {self._world.size} buffers of {nbytes / 2**20:.0f} MiB")
+            if nbytes * self.world.size > 0.8 * min(self.world.share(_free_memory())):
+                raise OutOfMemory(f"no memory for {self.world.size} buffers of {nbytes / 2**20:.0f} MiB")
             held = self._allocate[path](nbytes)
             held[:] = 0  # touch every page before timing
             self._held[path, role] = held
@@ -108,18 +109,14 @@ def _free_memory() -> float:
 
 
 def measure(
-    world: World,
-    group: Sequence[Candidate],
-    peers: dict[tuple[str, str], Peer],
-    buffers: Buffers,
-    budget: Budget,
-    conditions: Conditions,
+    group: Sequence[Candidate], peers: Mapping[tuple[str, str], Peer], buffers: Buffers, budget: Budget
 ) -> list[Measured | NotMeasured]:
     """Measure a group of candidates against each other; collective, the same list on every rank.
 
     ``peers[library, topology]`` are the available libraries.
     """
-    runs = [_ready(world, candidate, peers, buffers, conditions) for candidate in group]
+    world = buffers.world
+    runs = [_ready(candidate, peers[candidate.library, candidate.topology], buffers) for candidate in group]
     ready = [run for run in runs if isinstance(run, _Run)]
     before, after = (1, 1) if budget.checks is None else (budget.checks, 0)
     for run in ready:
@@ -232,36 +229,29 @@ def clock_cost() -> int:
     return int(np.median([after - before for before, after in pairs]))
 
 
-def _ready(
-    world: World,
-    candidate: Candidate,
-    peers: dict[tuple[str, str], Peer],
-    buffers: Buffers,
-    conditions: Conditions,
-) -> _Run | NotMeasured:
+def _ready(candidate: Candidate, peer: Peer, buffers: Buffers) -> _Run | NotMeasured:
     """The candidate ready to run or, if that failed on any rank, the same :class:`NotMeasured` on all."""
     run: _Run | None = None
     problem = ""
-    peer = peers[candidate.library, candidate.topology]
     if not peer.supports(candidate.case):
         return NotMeasured(candidate, f"{peer.name} does not have it", supported=False)
     try:
-        run = _prepare(world, candidate, peer, buffers, conditions)
+        run = _prepare(candidate, peer, buffers)
     except Exception as error:  # any error: the other candidates continue
         problem = str(error) or type(error).__name__
-    problem = first_problem(world, problem)
+    problem = first_problem(buffers.world, problem)
     return NotMeasured(candidate, problem) if run is None or problem else run
 
 
-def _prepare(world: World, candidate: Candidate, peer: Peer, buffers: Buffers, conditions: Conditions) -> _Run:
-    case = candidate.case
+def _prepare(candidate: Candidate, peer: Peer, buffers: Buffers) -> _Run:
+    case, conditions = candidate.case, buffers.conditions
     in_place = candidate.in_place or case.kind.single_buffer or case.collective in peer.always_in_place
     send, recv = buffers.pair(candidate, in_place)
     given, taken = send, recv
     if candidate.arrays == "torch":
         taken = as_tensor(recv)
         given = taken if in_place else as_tensor(send)
-    write = _writer(world, send) if conditions.fresh else None
+    write = _writer(buffers.world, send) if conditions.fresh else None
     run = _Run(candidate, prepare(peer, case, given, taken), send, recv, peer.checked, write, conditions.quartile)
     run.call()  # the first call may compile, connect or refuse
     return run
@@ -293,11 +283,8 @@ def take_rounds(world: World, runs: Sequence[Timed], budget: Budget) -> list[lis
         for turn in rotation(len(runs), index):
             world.barrier()
             taken[turn, index] = runs[turn].block()
-    everywhere: list[Any] = world.share(taken)
-    return [
-        [nanoseconds / 1e9 / run.repetitions for nanoseconds in slowest([ranks[turn] for ranks in everywhere])]
-        for turn, run in enumerate(runs)
-    ]
+    slowest = np.max(world.share(taken), axis=0)  # a collective has completed when its last rank has
+    return [[int(ns) / 1e9 / run.repetitions for ns in times] for run, times in zip(runs, slowest, strict=True)]
 
 
 def _prepare_rounds(world: World, runs: Sequence[Timed], budget: Budget) -> int:

@@ -6,6 +6,8 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -31,22 +33,14 @@ _INIT = "import numpy; import pycollective; pycollective.init().barrier()"
 def compile_time(ranks: int = 8) -> float:
     """The slowest allreduce or broadcast of any topology, compiled without caches in every placement; best of three."""
     schedule: Any = importlib.import_module("pycollective.schedule")
-    slowest = 0.0
-    for row in schedule.describe():
-        for collective in ("allreduce", "broadcast"):
-            if collective in row.collectives:
-                root = 0 if collective == "broadcast" else None
-                for placement in schedule.Placement:
-                    slowest = max(slowest, _compile(schedule, row.name, collective, ranks, root, placement))
-    return slowest
 
-
-def _compile(schedule: Any, name: str, collective: str, ranks: int, root: int | None, placement: Any) -> float:
-    def attempt() -> None:
-        program = schedule.trace(name, collective, ranks, root)
+    def attempt(name: str, collective: str, placement: Any) -> None:
+        program = schedule.trace(name, collective, ranks, 0 if collective == "broadcast" else None)
         schedule.compile_program(program, placement)
 
-    return min(_timed(attempt) for _ in range(3))
+    wanted = product(schedule.describe(), ("allreduce", "broadcast"), schedule.Placement)
+    attempts = [partial(attempt, row.name, name, place) for row, name, place in wanted if name in row.collectives]
+    return max(min(_timed(each) for _ in range(3)) for each in attempts)
 
 
 def _timed(function: Callable[[], object]) -> float:

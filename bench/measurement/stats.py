@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-__all__ = ["Ratio", "paired_ratio", "rotation", "rounded", "slowest"]
+__all__ = ["Ratio", "paired_ratio", "rotation", "rounded"]
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,7 @@ def rounded(value: float, digits: int = 4) -> float:
 
 def rotation(count: int, round_index: int) -> list[int]:
     """The order of a round: 0..count-1, rotated by one each time, so that no candidate is always first."""
-    if count == 0:
-        return []
-    first = round_index % count
-    return [*range(first, count), *range(first)]
-
-
-def slowest(times: Sequence[Sequence[float]]) -> list[float]:
-    """``times[rank][round]`` -> each round's slowest rank: a collective has completed when its last rank has."""
-    return [max(ranks) for ranks in zip(*times, strict=True)]
+    return [(round_index + place) % count for place in range(count)]
 
 
 def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:

@@ -24,7 +24,6 @@ class PycollectivePeer(Peer):
 
     def __init__(self, comm: Any, topology: Any | None) -> None:
         self._comm, self._topology = comm, topology
-        self.version = f"pycollective {importlib.import_module('pycollective').__version__}"
 
     def supports(self, case: Case) -> bool:
         return True  # unsupported cases fail at the first call

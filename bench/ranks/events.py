@@ -1,18 +1,19 @@
 """Events that rank 0 reports: one JSON object per line, appended to a file or passed to a function.
 
-A file, because it works with any launcher, while libraries may print anything to stdout. Kinds: ``begin``
-(number of groups, libraries found), ``note`` (text), ``row`` (a
-:class:`~..result.Row`), ``contender`` (a row of ``bench.engine``), ``group`` (index of a finished group) and ``end``.
+A file, because it works with any launcher, while libraries may print anything to stdout. Kinds: ``begin`` (number of
+groups, libraries found), ``note`` (text), ``row`` (a Row), ``contender`` (a row of ``bench.engine``), ``group`` (one is
+finished) and ``end``.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-__all__ = ["Emit", "EventReader", "discard", "to_file"]
+__all__ = ["Emit", "discard", "read_new", "to_file"]
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -31,19 +32,8 @@ def to_file(path: Path) -> Emit:
     return emit
 
 
-class EventReader:
-    """Reads the events that have been appended since the last call."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._offset = path, 0
-
-    def __call__(self) -> Iterator[dict[str, Any]]:
-        if not self._path.exists():
-            return
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break  # still being written
-                self._offset += len(line)
-                yield json.loads(line)
+def read_new(file: BinaryIO) -> Iterator[dict[str, Any]]:
+    """The events that have been appended to a file since the last call."""
+    while (line := file.readline()).endswith(b"\n"):
+        yield json.loads(line)
+    file.seek(-len(line), os.SEEK_CUR)  # still being written

@@ -14,11 +14,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO
+
+import msgspec
 
 from ..result import available_cores
 from ..workload.plan import NAMES
-from .events import EventReader
+from .events import read_new
 
 __all__ = ["LaunchError", "YIELD_VARIABLE", "Launcher", "busy_neighbours", "find_launcher", "launch", "same_path"]
 
@@ -157,35 +159,29 @@ def busy_neighbours(count: int) -> Iterator[list[int]]:
             process.wait()
 
 
-class Orders(Protocol):
-    """What the ranks are to measure, in a serializable form."""
-
-    def to_json(self) -> str: ...
-
-
 def launch(
-    plan: Orders,
-    ranks: int,
-    first_group: int = 0,
-    worker: str = f"{__package__}.worker",
-    launcher: Launcher | None = None,
+    plan: object, ranks: int, worker: str = f"{__package__}.worker", launcher: Launcher | None = None
 ) -> Iterator[dict[str, Any]]:
     """Start a world of ranks on a plan and yield its events as they arrive (see events.py).
 
-    ``worker`` names the module whose ``main`` each rank runs; ``launcher`` is by default that of mpi4py's MPI.
-    Raises :class:`LaunchError` when it fails.  Leaving the iterator early ends the ranks.
+    ``plan`` is a dataclass, sent as JSON; ``worker`` names the module whose ``main`` each rank runs; ``launcher`` is by
+    default that of mpi4py's MPI.  Raises LaunchError when it fails.  Leaving the iterator early ends the ranks.
     """
     launcher = launcher or find_launcher()
     with tempfile.TemporaryDirectory(prefix="pycollective-bench-") as folder:
-        plan_file, events_file, log_file = (Path(folder) / name for name in ("plan.json", "events", "log"))
-        start_file = Path(folder) / "start.py"
-        plan_file.write_text(plan.to_json())
-        start_file.write_text(
-            f"{same_path()}from {worker} import main\nmain({[str(plan_file), str(events_file), str(first_group)]!r})\n"
-        )
+        names = ("plan.json", "events", "log", "start.py")
+        plan_file, events_file, log_file, start_file = (Path(folder) / name for name in names)
+        plan_file.write_bytes(msgspec.json.encode(plan))
+        call = f"main({str(plan_file)!r}, {str(events_file)!r})"
+        start_file.write_text(f"{same_path()}from {worker} import main\n{call}\n")
+        events_file.touch()
         command = launcher.command(ranks, [sys.executable, str(start_file)])
-        with log_file.open("w") as log, _process(command, launcher.environment(ranks), log) as process:
-            yield from _follow(process, EventReader(events_file), log_file, ranks)
+        with (
+            log_file.open("w") as log,
+            events_file.open("rb") as events,
+            _process(command, launcher.environment(ranks), log) as process,
+        ):
+            yield from _follow(process, events, log_file, ranks)
 
 
 def same_path() -> str:
@@ -208,13 +204,11 @@ def _process(command: list[str], environment: dict[str, str], log: Any) -> Itera
                 process.wait()
 
 
-def _follow(
-    process: subprocess.Popen[bytes], read: EventReader, log_file: Path, ranks: int
-) -> Iterator[dict[str, Any]]:
+def _follow(process: subprocess.Popen[bytes], events: BinaryIO, log_file: Path, ranks: int) -> Iterator[dict[str, Any]]:
     latest, ended = time.monotonic(), False
     while True:
         running = process.poll() is None
-        for event in read():
+        for event in read_new(events):
             latest, ended = time.monotonic(), event["kind"] == "end"
             yield event
         if not running:

@@ -85,7 +85,9 @@ class Session:
         self.begin(launcher)
         first = 1 + max((row.group for row in self.rows), default=-1)
         with busy_neighbours(plan.conditions.neighbours):
-            for event in launch(plan, ranks, first, launcher=launcher):
+            for event in launch(plan, ranks, launcher=launcher):
+                if event["kind"] == "row":
+                    event["row"]["group"] += first  # after those of other worlds
                 self.take(event)
 
     def provenance(self) -> Provenance:

@@ -1,12 +1,11 @@
-"""The program of each rank: ``python -m bench.ranks.worker PLAN EVENTS FIRST_GROUP``, or in process under mpirun."""
+"""The program of each rank, or the part of a rank that a launcher has started."""
 
 from __future__ import annotations
 
 import faulthandler
 import importlib
 import os
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -31,35 +30,37 @@ __all__ = ["work", "yield_flag"]
 Group = Sequence[Candidate]
 
 
-def work(plan: Plan, world: World, emit: Emit, first_group: int = 0) -> None:
-    """Measure a plan on the ranks of a world; collective, ``emit`` is used on rank 0.
-
-    Groups are numbered from ``first_group``, so that several worlds can share a result.
-    """
+def work(plan: Plan, world: World, emit: Emit) -> None:
+    """Measure a plan on the ranks of a world; collective, ``emit`` is used on rank 0."""
     emit = emit if world.rank == 0 else discard
     others = open_peers(plan.wanted, world, emit)
     peers = {(asked, ""): peer for asked, peer in others.items()}
     names = {asked: peer.name for asked, peer in others.items()}
     versions = {peer.name: peer.version for peer in peers.values()}
-    ours = _Ours()
     groups: list[Group] = list(plan.groups)
     if plan.sweep:
-        topologies = ours.topologies(plan.sweep, world.size, emit)
+        topologies = _topologies(plan.sweep, world.size, emit)
         groups += sweep_groups(plan.sweep, world.size, list(names), topologies)
     present = {OURS, CEILING, *names}
     groups = [[one for one in group if one.library in present] for group in groups]
     if any(one.arrays == "torch" for group in groups for one in group) and not _has_torch(world, emit):
         groups = [[one for one in group if one.arrays != "torch"] for group in groups]
+    comm: Any = None  # opened only if the plan needs it
     if any(one.library in (OURS, CEILING) for group in groups for one in group):
-        peers.update(ours.open(groups))
-        versions[OURS] = ours.version
+        package = importlib.import_module("pycollective")
+        comm, versions[OURS] = package.init(), f"pycollective {package.__version__}"
+        peers.update(_our_peers(comm, groups))
     begin = {"kind": "begin", "ranks": world.size, "groups": len(groups)}
     emit({**begin, "libraries": versions, "yield": yield_flag()})
-    buffers = Buffers(world, {"plain": _plain, "windows": ours.window}, plan.conditions)
+    allocate: dict[str, Callable[[int], Array]] = {
+        "plain": lambda nbytes: np.empty(nbytes, np.uint8),
+        "windows": lambda nbytes: comm.empty((nbytes,), np.uint8),
+    }
+    buffers = Buffers(world, allocate, plan.conditions)
     for index, group in enumerate(groups):
-        for outcome in measure(world, group, peers, buffers, plan.budget, plan.conditions):
-            _report(outcome, first_group + index, names, emit)
-        emit({"kind": "group", "index": index})
+        for outcome in measure(group, peers, buffers, plan.budget):
+            _report(outcome, index, names, emit)
+        emit({"kind": "group"})
     emit({"kind": "end"})
     for peer in dict.fromkeys(peers.values()):  # in the same order on all ranks
         peer.close()
@@ -90,55 +91,38 @@ def _has_torch(world: World, emit: Emit) -> bool:
     return not problem
 
 
-class _Ours:
-    """pycollective's communicator, opened only if the plan needs it."""
-
-    def __init__(self) -> None:
-        self._comm: Any = None
-        self.version = ""
-
-    def topologies(self, options: Options, ranks: int, emit: Emit) -> dict[str, list[str]]:
-        """List for each collective of a sweep the topologies, requested or all, that have it for so many ranks."""
-        if options.topologies == ("none",) or not options.paths:
-            return {name: [] for name in options.collectives}
-        others = {name: ["default"] for name in options.collectives if not has_topologies(name)}
-        collectives = [name for name in options.collectives if name not in others]
-        return others | self._implementing(collectives, options, ranks, emit)
-
-    def _implementing(
-        self, collectives: Sequence[str], options: Options, ranks: int, emit: Emit
-    ) -> dict[str, list[str]]:
-        if not options.topologies:
-            found = {name: topologies_of(name) for name in collectives}
-            return {name: [text for text in texts if not unsupported(text, ranks)] for name, texts in found.items()}
-        refused = {text: problem for text in options.topologies if (problem := unsupported(text, ranks))}
-        for text, problem in refused.items():
-            emit({"kind": "note", "text": f"without {short_name(text)}: {problem}"})
-        asked = [text for text in options.topologies if text not in refused]
-        for name, text in product(collectives, asked):
-            if not has(text, name):
-                emit({"kind": "note", "text": f"without {short_name(text)}: it has no {name}"})
-        return {name: [text for text in asked if has(text, name)] for name in collectives}
-
-    def open(self, groups: Sequence[Group]) -> dict[tuple[str, str], Peer]:
-        """A peer for each topology named in the groups."""
-        package = importlib.import_module("pycollective")
-        self._comm, self.version = package.init(), f"pycollective {package.__version__}"
-        peers: dict[tuple[str, str], Peer] = {}
-        for one in (one for group in groups for one in group):
-            if one.library == CEILING:
-                peers[one.library, one.topology] = CeilingPeer(self._comm.rank, self._comm.size)
-            elif one.library == OURS and (OURS, one.topology) not in peers:
-                peers[OURS, one.topology] = PycollectivePeer(self._comm, find_topology(one.topology))
-        return peers
-
-    def window(self, nbytes: int) -> Array:
-        array: Array = self._comm.empty((nbytes,), np.uint8)
-        return array
+def _topologies(options: Options, ranks: int, emit: Emit) -> dict[str, list[str]]:
+    """List for each collective of a sweep the topologies, requested or all, that have it for so many ranks."""
+    if options.topologies == ("none",) or not options.paths:
+        return {name: [] for name in options.collectives}
+    others = {name: ["default"] for name in options.collectives if not has_topologies(name)}
+    collectives = [name for name in options.collectives if name not in others]
+    return others | _implementing(collectives, options, ranks, emit)
 
 
-def _plain(nbytes: int) -> Array:
-    return np.empty(nbytes, np.uint8)
+def _implementing(collectives: Sequence[str], options: Options, ranks: int, emit: Emit) -> dict[str, list[str]]:
+    if not options.topologies:
+        found = {name: topologies_of(name) for name in collectives}
+        return {name: [text for text in texts if not unsupported(text, ranks)] for name, texts in found.items()}
+    refused = {text: problem for text in options.topologies if (problem := unsupported(text, ranks))}
+    for text, problem in refused.items():
+        emit({"kind": "note", "text": f"without {short_name(text)}: {problem}"})
+    asked = [text for text in options.topologies if text not in refused]
+    for name, text in product(collectives, asked):
+        if not has(text, name):
+            emit({"kind": "note", "text": f"without {short_name(text)}: it has no {name}"})
+    return {name: [text for text in asked if has(text, name)] for name in collectives}
+
+
+def _our_peers(comm: Any, groups: Sequence[Group]) -> dict[tuple[str, str], Peer]:
+    """The ceiling, and a peer for each topology named in the groups."""
+    peers: dict[tuple[str, str], Peer] = {}
+    for one in (one for group in groups for one in group):
+        if one.library == CEILING:
+            peers[one.library, one.topology] = CeilingPeer(comm.rank, comm.size)
+        elif one.library == OURS and (OURS, one.topology) not in peers:
+            peers[OURS, one.topology] = PycollectivePeer(comm, find_topology(one.topology))
+    return peers
 
 
 def yield_flag() -> str:
@@ -148,13 +132,8 @@ def yield_flag() -> str:
     return os.environ.get(YIELD_VARIABLE, "default")
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Arguments: the plan's JSON file, the file to append events to, the number of the first group."""
+def main(plan_file: str, events_file: str) -> None:
+    """Measure the plan in a JSON file; append events to another."""
     faulthandler.enable()
-    plan_file, events_file, first_group = arguments
     with open_world() as world:
-        work(Plan.from_json(Path(plan_file).read_text()), world, to_file(Path(events_file)), int(first_group))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+        work(msgspec.json.decode(Path(plan_file).read_bytes(), type=Plan), world, to_file(Path(events_file)))

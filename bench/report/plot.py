@@ -20,10 +20,8 @@ __all__ = ["plot_rows"]
 
 # Grey for other libraries.
 _THEIRS = {
-    "openmpi": ("#222222", "s"),
-    "mpich": ("#222222", "s"),
+    **dict.fromkeys(("openmpi", "mpich", "mpi"), ("#222222", "s")),
     "impi": ("#555555", "s"),
-    "mpi": ("#222222", "s"),
     "gloo": ("#888888", "^"),
 }
 Line = tuple[str, str, str]  # library, topology, path

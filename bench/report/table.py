@@ -18,19 +18,9 @@ from ..workload.plan import NAMES, OURS
 
 __all__ = ["format_number", "pivot_table", "row_html", "row_table"]
 
-_COLUMNS: tuple[str, ...] = (
-    "collective",
-    "size",
-    "count",
-    "type",
-    "op",
-    "root",
-    "ranks",
-    "library",
-    "topology",
-    "path",
-)
-_COLUMNS += ("time", "p99", "algbw", "busbw", "#wrong")
+_FIELDS = ("collective", "size", "count", "type", "op", "root", "ranks", "library")
+"""Columns that show a field of the row as it is."""
+_COLUMNS = (*_FIELDS, "topology", "path", "time", "p99", "algbw", "busbw", "#wrong")
 _SAME = ("collective", "type", "op", "root", "ranks")
 _TITLES = {"collective": "{}", "type": "{}", "op": "{}", "root": "", "ranks": "{} ranks"}
 _RIGHT = {"ranks", "size", "count", "root", "time", "p99", "algbw", "busbw", "#wrong"}
@@ -93,14 +83,7 @@ def _fitting(cells: Sequence[dict[str, RenderableType]], same: Sequence[str], wi
 
 def _cells(row: Row) -> dict[str, RenderableType]:
     return {
-        "collective": row.collective,
-        "size": str(row.size),
-        "count": str(row.count),
-        "type": row.type,
-        "op": row.op,
-        "root": str(row.root),
-        "ranks": str(row.ranks),
-        "library": row.library,
+        **{name: str(getattr(row, name)) for name in _FIELDS},
         "topology": row.topology or "-",
         "path": row.path + (", torch" if row.arrays == "torch" else "") + (" in place" if row.in_place else ""),
         "time": format_number(row.time_us),

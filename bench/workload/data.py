@@ -7,32 +7,27 @@ buffer is computed on one period instead of on gigabytes.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from pycollective.comm.arguments.arrays import numpy_dtype
+
 from .cases import BARRIER, SENDRECV, Case, pair_partner
 
-__all__ = ["PERIOD", "count_wrong", "fill_input", "numpy_dtype", "poison"]
+__all__ = ["PERIOD", "count_wrong", "fill_input", "poison"]
 
 PERIOD = 65_521
 _SEED = 20_240_517
 
+_finfo: Any = ml_dtypes.finfo  # also of NumPy's own types
+
 Array = NDArray[Any]
-
-
-def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The NumPy dtype of a type's name, those of ml_dtypes included."""
-    if name.startswith(("bfloat", "float8")):
-        ml_dtypes: Any = importlib.import_module("ml_dtypes")
-        kind: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-        return kind
-    return np.dtype(name)
 
 
 @lru_cache(maxsize=64)
@@ -90,23 +85,16 @@ def _reduced(dtype: str, op: str, sources: tuple[int, ...]) -> tuple[Array, Arra
     else:
         share = ranks if op == "avg" else 1
         values, size = wide.sum(0) / share, np.abs(wide).sum(0) / share
-    information = _information(kind)
+    information = _finfo(kind)
     # one rounding a step, at most one step a rank, and one for the average
     return values, (ranks + 1) * float(information.eps) * size + ranks * float(information.smallest_subnormal)
-
-
-def _information(kind: np.dtype[Any]) -> Any:
-    if kind.kind == "f":
-        return np.finfo(kind)
-    ml_dtypes: Any = importlib.import_module("ml_dtypes")
-    return ml_dtypes.finfo(kind)
 
 
 @lru_cache(maxsize=8)
 def _mixed(dtype: str, weights: tuple[tuple[int, float], ...]) -> tuple[Array, Array]:
     """One period of the weighted sum over some ranks in float64, and the rounding it may carry."""
     products = np.stack([weight * _block(source, dtype).astype(np.float64) for source, weight in weights])
-    information = _information(numpy_dtype(dtype))
+    information = _finfo(numpy_dtype(dtype))
     # the weights, the products, their sums and the result are rounded
     slack = (len(weights) + 3) * float(information.eps) * np.abs(products).sum(0)
     return products.sum(0), slack + len(weights) * float(information.smallest_subnormal)

@@ -6,13 +6,11 @@ list of candidates that are measured against each other, interleaved; a *plan* i
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from pycollective.cli.commands import choose
@@ -191,13 +189,6 @@ class Plan:
     def with_peers(self, peers: tuple[str, ...]) -> Plan:
         """Copy of the plan with other peers."""
         return replace(self, sweep=replace(self.sweep, peers=peers)) if self.sweep else replace(self, peers=peers)
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def from_json(text: str) -> Plan:
-        return msgspec.json.decode(text, type=Plan)
 
 
 def sweep_groups(

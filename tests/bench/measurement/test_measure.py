@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pycollective.bench.measurement import measure
 from pycollective.bench.peers.tensors import as_tensor
 from pycollective.bench.workload.cases import MEASURED, Case, element_size
-from pycollective.bench.workload.data import numpy_dtype
 from pycollective.bench.workload.plan import PAGE, Budget, Candidate, Conditions
+from pycollective.comm.arguments.arrays import numpy_dtype
 
 
 class World:
@@ -71,7 +71,7 @@ def measured(
     candidates = [Candidate(Case("allreduce", "float32", "sum", count, 1), "peer", **candidate)]
     peers: Any = {("peer", ""): peer}
     budget = Budget(calls=calls, warmup=0, checks=None if candidate else 0)
-    [outcome] = measure.measure(world, candidates, peers, buffers, budget, conditions)
+    [outcome] = measure.measure(candidates, peers, buffers, budget)
     assert isinstance(outcome, measure.Measured)
     return outcome, world
 

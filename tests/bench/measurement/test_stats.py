@@ -1,8 +1,8 @@
-"""Rotation, the slowest rank, and paired ratios."""
+"""Rotation and paired ratios."""
 
 import pytest
 
-from pycollective.bench.measurement.stats import paired_ratio, rotation, slowest
+from pycollective.bench.measurement.stats import paired_ratio, rotation
 
 
 def test_every_candidate_is_first_equally_often() -> None:
@@ -10,12 +10,6 @@ def test_every_candidate_is_first_equally_often() -> None:
     assert all(sorted(order) == [0, 1, 2, 3] for order in rounds)
     assert [order[0] for order in rounds] == [0, 1, 2, 3, 0, 1, 2, 3]
     assert rotation(0, 3) == []
-
-
-def test_a_round_takes_as_long_as_its_slowest_rank() -> None:
-    assert slowest([[1, 5, 2], [3, 4, 2]]) == [3, 5, 2]
-    with pytest.raises(ValueError):
-        slowest([[1, 2], [1]])
 
 
 def test_a_slow_phase_of_the_machine_does_not_change_the_ratio() -> None:

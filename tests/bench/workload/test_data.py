@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from pycollective.bench.workload.cases import MEASURED, Case, pair_partner
-from pycollective.bench.workload.data import PERIOD, count_wrong, fill_input, numpy_dtype, poison
+from pycollective.bench.workload.data import PERIOD, count_wrong, fill_input, poison
+from pycollective.comm.arguments.arrays import numpy_dtype
 
 RANKS = 3
 COUNT = 2 * PERIOD + 12_345  # several periods and a remainder
