@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -95,7 +95,7 @@ def broadcast_optimizer_state(
     for handle in pending:
         synchronize(handle)
     if rank() != root_rank:
-        optimizer.load_state_dict(_with_tensors(plain, tensors))
+        optimizer.load_state_dict(_replaced(plain, _Place, lambda place: tensors[place.number]))
 
 
 def _zero_missing_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:
@@ -120,24 +120,19 @@ def _without_tensors(state: Any) -> tuple[Any, list[torch.Tensor]]:
     """A copy of nested containers without the tensors, and the tensors."""
     tensors: list[torch.Tensor] = []
 
-    def strip(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            tensors.append(value.detach().contiguous().clone())
-            return _Place(len(tensors) - 1)
-        if isinstance(value, dict):
-            return {key: strip(inner) for key, inner in value.items()}
-        if isinstance(value, (list, tuple)):
-            return type(value)([strip(inner) for inner in value])
-        return value
+    def place(tensor: torch.Tensor) -> _Place:
+        tensors.append(tensor.detach().contiguous().clone())
+        return _Place(len(tensors) - 1)
 
-    return strip(state), tensors
+    return _replaced(state, torch.Tensor, place), tensors
 
 
-def _with_tensors(plain: Any, tensors: list[torch.Tensor]) -> Any:
-    if isinstance(plain, _Place):
-        return tensors[plain.number]
-    if isinstance(plain, dict):
-        return {key: _with_tensors(inner, tensors) for key, inner in plain.items()}
-    if isinstance(plain, (list, tuple)):
-        return type(plain)([_with_tensors(inner, tensors) for inner in plain])
-    return plain
+def _replaced(value: Any, kind: type, replacement: Callable[[Any], Any]) -> Any:
+    """A copy of nested containers in which `replacement` has been applied to every object of a type."""
+    if isinstance(value, kind):
+        return replacement(value)
+    if isinstance(value, dict):
+        return {key: _replaced(inner, kind, replacement) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)([_replaced(inner, kind, replacement) for inner in value])
+    return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,7 +18,7 @@ from pycollective.optim.gossip.gossip_sgd import ORDERS
 from pycollective.optim.gossip.mixing import Mixing
 from pycollective.schedule.mixing import Graph
 from pycollective.torch.hvd.gradient_reducer import GradientReducer
-from pycollective.torch.hvd.gradients import changes
+from pycollective.torch.hvd.gradients import changes, weak_hook
 from pycollective.torch.hvd.optimizer_methods import bare
 from pycollective.torch.optimizer import unique_names, with_methods
 
@@ -104,7 +103,7 @@ class Gossiping:
         comm.explain("allreduce", 0, topology)  # reject unknown topologies here
         self._fused = Fused({name: p.detach() for name, p in named.items()}, comm)
         if order == "combine_then_adapt":
-            hook = _starting(weakref.ref(self))
+            hook = weak_hook(self, lambda me, _: me._start())  # noqa: SLF001
             for p in named.values():
                 p.register_post_accumulate_grad_hook(hook)
 
@@ -199,14 +198,3 @@ class Gossiping:
                 "parameters were frozen, unfrozen or added since this GossipOptimizer was made: make a new one on all "
                 "ranks"
             )
-
-
-def _starting(me: weakref.ref[Gossiping]) -> Callable[[torch.Tensor], None]:
-    """A hook of parameters that starts to mix them; it does not keep the optimizer alive."""
-
-    def accumulated(_: torch.Tensor) -> None:
-        optimizer = me()
-        if optimizer is not None:
-            optimizer._start()  # noqa: SLF001
-
-    return accumulated

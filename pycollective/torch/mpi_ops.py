@@ -23,61 +23,17 @@ from pycollective.hvd.handles import poll, synchronize
 from pycollective.hvd.horovod_basics import HorovodBasics
 from pycollective.hvd.interface import *  # noqa: F403
 from pycollective.torch.compression import Compression
-from pycollective.torch.hvd.data_movement import (
-    allgather,
-    allgather_async,
-    alltoall,
-    alltoall_async,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-    grouped_allgather,
-    grouped_allgather_async,
-    sparse_allreduce_async,
-)
-from pycollective.torch.hvd.reductions import (
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    grouped_reducescatter,
-    grouped_reducescatter_async,
-    reducescatter,
-    reducescatter_async,
-)
+from pycollective.torch.hvd import data_movement as _data_movement
+from pycollective.torch.hvd import reductions as _reductions
+from pycollective.torch.hvd.data_movement import *  # noqa: F403
+from pycollective.torch.hvd.reductions import *  # noqa: F403
 
 __all__ = [
     *_interface.__all__,
+    *_data_movement.__all__,
+    *_reductions.__all__,
     "Compression",
-    "allgather",
-    "allgather_async",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "alltoall",
-    "alltoall_async",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
-    "grouped_allgather",
-    "grouped_allgather_async",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "grouped_reducescatter",
-    "grouped_reducescatter_async",
     "poll",
-    "reducescatter",
-    "reducescatter_async",
-    "sparse_allreduce_async",
     "synchronize",
 ]
 

@@ -17,10 +17,12 @@ def when_imported(name: str, act: Callable[[Any], None]) -> None:
     if name in sys.modules:
         act(importlib.import_module(name))  # another thread may not have completed it
     else:
-        sys.meta_path.insert(0, _Finder(name, act))
+        sys.meta_path.insert(0, _ActingLoader(name, act))
 
 
-class _Finder(MetaPathFinder):
+class _ActingLoader(MetaPathFinder, Loader):
+    """Finds one module, once, lets the module's own loader load it, then acts on it."""
+
     def __init__(self, name: str, act: Callable[[Any], None]) -> None:
         self._name, self._act = name, act
 
@@ -32,15 +34,8 @@ class _Finder(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Acting(spec.loader, self._act)
+            self._loader, spec.loader = spec.loader, self
         return spec
-
-
-class _Acting(Loader):
-    """Loads the module as `loader` does, then acts on it."""
-
-    def __init__(self, loader: Loader, act: Callable[[Any], None]) -> None:
-        self._loader, self._act = loader, act
 
     def exec_module(self, module: ModuleType) -> None:
         if module.__spec__ is not None:

@@ -19,6 +19,20 @@ from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.torch.hvd import calls
 from pycollective.torch.hvd.tensors import Tensors, several
 
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "alltoall",
+    "alltoall_async",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "sparse_allreduce_async",
+]
+
 
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Start to concatenate all ranks' tensors along the first axis, whose extent may differ between ranks.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,13 +20,14 @@ from pycollective.hvd.gradients.gradient_group import new_prefix
 from pycollective.hvd.handles import internal_errors, refuse
 from pycollective.hvd.process_sets import ProcessSet
 from pycollective.torch.hvd.data_movement import sparse_allreduce_async
-from pycollective.torch.hvd.gradients import GradientWindows, changes, nothing, sending, store
+from pycollective.torch.hvd.gradients import GradientWindows, changes, nothing, sending, store, weak_hook
 from pycollective.torch.hvd.submission import Started, Submission
 
 _owners: weakref.WeakValueDictionary[int, GradientReducer] = weakref.WeakValueDictionary()
 """id of a parameter -> the optimizer that reduces its gradients; that optimizer keeps the parameter alive."""
 
 
+@dataclass(slots=True)
 class _Gradient:
     """The state of one parameter's gradient in a step.
 
@@ -34,10 +37,11 @@ class _Gradient:
         spoilt: changed while it was being reduced; an error has been raised for it.
     """
 
-    def __init__(self, name: str, priority: int, passes: int) -> None:
-        self.name, self.priority, self.passes = name, priority, passes
-        self.finish: Callable[[], None] | None = None
-        self.spoilt = False
+    name: str
+    priority: int
+    passes: int
+    finish: Callable[[], None] | None = None
+    spoilt: bool = False
 
 
 class GradientReducer:
@@ -116,11 +120,12 @@ class GradientReducer:
         """Hook the parameters, including those added or unfrozen since the last call."""
         if not self._communicates:
             return
+        hook = weak_hook(self, GradientReducer.note_accumulated)
         for p in self._own():
             if p not in self._gradients:
                 self._register(f"added.{len(self._gradients)}", p)
             if p.requires_grad and p not in self._hooks:
-                self._hooks[p] = p.register_post_accumulate_grad_hook(_hook(weakref.ref(self)))
+                self._hooks[p] = p.register_post_accumulate_grad_hook(hook)
 
     def _own(self) -> Iterator[torch.Tensor]:
         return (p for group in self.param_groups for p in group["params"])
@@ -163,7 +168,7 @@ class GradientReducer:
                 raise
             items.append(Item("allreduce", gradient.name, x, x, self._operator, -1, None, before, after,
                               gradient.priority, None, False, axes))  # fmt: skip
-            started.append(_Reduction(p, grad, gradient, take).start)
+            started.append(_when_submitted(p, grad, gradient, take))
             gradient.finish = _not_submitted
         if len(group) > 1 and items:
             self._submission.submit(items, started, grouped=True)
@@ -290,17 +295,6 @@ def _kind_of(p: torch.Tensor) -> int:
     return SPARSE if gradient.is_sparse else DENSE
 
 
-def _hook(me: weakref.ref[GradientReducer]) -> Callable[[torch.Tensor], None]:
-    """A hook that does not keep the optimizer alive."""
-
-    def accumulated(p: torch.Tensor) -> None:
-        optimizer = me()
-        if optimizer is not None:
-            optimizer.note_accumulated(p)
-
-    return accumulated
-
-
 def _unhook(hooks: dict[torch.Tensor, torch.utils.hooks.RemovableHandle]) -> None:
     for hook in hooks.values():
         hook.remove()
@@ -311,41 +305,31 @@ def _not_submitted() -> None:
     raise RuntimeError("a gradient's reduction has not been submitted, because of an earlier error")
 
 
-class _Reduction:
-    """The reduction of a gradient that is submitted, or about to be.
+def _when_submitted(
+    p: torch.Tensor, grad: torch.Tensor, gradient: _Gradient, take: Callable[[], None] | None
+) -> Started:
+    """What to do once the reduction of a gradient has been submitted: set the function that waits for its result.
 
     Args:
-        grad: p.grad, which torch must not change until `finish`.
+        grad: p.grad, which torch must not change until then: this raises RuntimeError.
         take: stores the result in p.grad; None: p.grad's memory is reduced.
     """
+    before = changes(grad)
 
-    __slots__ = ("_before", "_grad", "_gradient", "_p", "_take", "_work")
+    def started(work: Work) -> None:
+        gradient.finish = functools.partial(finish, work)
 
-    def __init__(
-        self, p: torch.Tensor, grad: torch.Tensor, gradient: _Gradient, take: Callable[[], None] | None
-    ) -> None:
-        self._p, self._grad, self._gradient, self._take = p, grad, gradient, take
-        self._before = changes(grad)
-
-    def start(self, work: Work) -> None:
-        """It has been submitted."""
-        self._work = work
-        self._gradient.finish = self.finish
-
-    def finish(self) -> None:
-        """Wait for the result.
-
-        Raises:
-            RuntimeError: torch has changed the gradient in place meanwhile.
-        """
-        self._work.wait()
-        grad = self._p.grad
-        if grad is self._grad and changes(grad) != self._before and not self._gradient.spoilt:
+    def finish(work: Work) -> None:
+        work.wait()
+        now = p.grad
+        if now is grad and changes(grad) != before and not gradient.spoilt:
             raise RuntimeError(
-                f"{self._gradient.name} was changed while it was being reduced: call synchronize() before you change "
+                f"{gradient.name} was changed while it was being reduced: call synchronize() before you change "
                 "gradients (with torch.nn.utils.clip_grad_norm_, e.g.), and step() under skip_synchronize()"
             )
-        if self._take is not None:
-            self._take()
-        elif grad is not None and grad is not self._grad:
-            store(grad, self._p, self._grad)
+        if take is not None:
+            take()
+        elif now is not None and now is not grad:
+            store(now, p, grad)
+
+    return started

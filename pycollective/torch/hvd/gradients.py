@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
+import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from pycollective.torch.hvd.tensors import is_plain
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
 
+T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 Kind = tuple[torch.dtype, int | None]
 """Element type, and the index of the GPU in whose memory it is; None: CPU memory."""
@@ -80,6 +81,18 @@ def changes(x: torch.Tensor) -> int | None:
     return None if x._is_view() or x.is_inference() else x._version
 
 
+def weak_hook(owner: T, note: Callable[[T, torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
+    """A hook of parameters that calls note(owner, p), but does not keep the owner alive."""
+    reference = weakref.ref(owner)
+
+    def accumulated(p: torch.Tensor) -> None:
+        alive = reference()
+        if alive is not None:
+            note(alive, p)
+
+    return accumulated
+
+
 def nothing(p: torch.Tensor, sparse: bool) -> torch.Tensor:
     """A zero gradient for a parameter that this rank did not use; an empty one if sparse."""
     if not sparse:
@@ -132,15 +145,16 @@ class GradientWindows:
         return True
 
     def _make(self, engine: Engine) -> bool:
-        kinds = list(dict.fromkeys(map(_kind, self._parameters)))  # not a set: its order may differ between ranks
-        if self._failed or not kinds:
+        members: dict[Kind, list[torch.Tensor]] = {}  # in the same order on all ranks
+        for p in self._parameters:
+            members.setdefault(_kind(p), []).append(p)
+        if self._failed or not members:
             return False
         if self._work is None:
-            sizes = [sum(p.numel() * p.element_size() for p in self._parameters if _kind(p) == kind) for kind in kinds]
+            rows = [(sum(p.nbytes for p in part), memory) for (_, memory), part in members.items()]
 
             def make(comm: Communicator) -> list[Any]:
-                rows = zip(sizes, kinds, strict=True)
-                return [comm.empty(nbytes, np.uint8, device=memory) for nbytes, (_, memory) in rows]
+                return [comm.empty(nbytes, np.uint8, device=memory) for nbytes, memory in rows]
 
             with internal_errors():
                 (self._work,) = engine.submit([Item("call", self._name, run=make)])
@@ -152,17 +166,12 @@ class GradientWindows:
             _logger.warning("gradients are packed to be reduced: no windows for them (%s)", error)
             self._failed = True
             return False
-        for kind, window in zip(kinds, windows, strict=True):
+        for ((dtype, _), part), window in zip(members.items(), windows, strict=True):
             flat = torch.from_numpy(window) if isinstance(window, np.ndarray) else torch.from_dlpack(window)
-            self._divide(flat.view(kind[0]), kind)
+            self._flat.append(flat.view(dtype))
+            for p, piece in zip(part, self._flat[-1].split([p.numel() for p in part]), strict=True):
+                self._views[p] = _like(p, piece).data  # .data: with its own version counter
         return True
-
-    def _divide(self, flat: torch.Tensor, kind: Kind) -> None:
-        self._flat.append(flat)
-        members = [p for p in self._parameters if _kind(p) == kind]
-        ends = itertools.accumulate(p.numel() for p in members)
-        for p, end in zip(members, ends, strict=True):
-            self._views[p] = _like(p, flat[end - p.numel() : end]).data  # .data: with its own version counter
 
 
 def _kind(p: torch.Tensor) -> Kind:

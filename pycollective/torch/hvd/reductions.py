@@ -15,6 +15,21 @@ from pycollective.torch.compression import Compression
 from pycollective.torch.hvd import calls
 from pycollective.torch.hvd.tensors import Tensors, several
 
+__all__ = [
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "reducescatter",
+    "reducescatter_async",
+]
+
 _operator = get_average_backwards_compatibility_fun(arguments)
 
 
