@@ -24,6 +24,7 @@ from pycollective.comm.communicator import Communicator
 from pycollective.jax import primitives
 from pycollective.jax.communicators import communicator_of, mpi_constant, operator_of
 from pycollective.jax.planned import PlannedCollective, rank_of
+from pycollective.schedule.collectives import CALLS
 
 __all__ = [
     "allgather",
@@ -60,7 +61,7 @@ def allreduce(x: Any, op: Any, *, comm: Any = None) -> jax.Array:
         an array of x's shape and dtype. With sum and avg it can be differentiated: the cotangents of the ranks' results
         are taken to be equal, as those of one loss that every rank computes.
     """
-    return _reduction("allreduce", x, op, comm)
+    return _bind("allreduce", x, comm, op)
 
 
 def reduce(x: Any, op: Any, root: int, *, comm: Any = None) -> jax.Array:
@@ -73,7 +74,7 @@ def reduce(x: Any, op: Any, root: int, *, comm: Any = None) -> jax.Array:
     Returns:
         an array of x's shape and dtype; on the other ranks x.
     """
-    return _reduction("reduce", x, op, comm, root)
+    return _bind("reduce", x, comm, op, root)
 
 
 def reduce_scatter(x: Any, op: Any, *, comm: Any = None) -> jax.Array:
@@ -86,7 +87,7 @@ def reduce_scatter(x: Any, op: Any, *, comm: Any = None) -> jax.Array:
     Returns:
         an array of shape x.shape[1:].
     """
-    return _reduction("reduce_scatter", x, op, comm)
+    return _bind("reduce_scatter", x, comm, op)
 
 
 def scan(x: Any, op: Any, *, comm: Any = None) -> jax.Array:
@@ -99,16 +100,15 @@ def scan(x: Any, op: Any, *, comm: Any = None) -> jax.Array:
     Returns:
         an array of x's shape and dtype.
     """
-    return _reduction("scan", x, op, comm)
+    return _bind("scan", x, comm, op)
 
 
-def _reduction(name: str, x: Any, op: Any, comm: Any, root: Any = None) -> Any:
+def _bind(name: str, x: Any, comm: Any, op: Any = "sum", root: Any = None) -> Any:
     comm, op = communicator_of(comm), operator_of(op)
     if name == "scan" and op == "avg":
         checks.refuse_value("op", "another operator than avg: ranks reduce different numbers of arrays", op)
-    return primitives.bind(
-        PlannedCollective(name, comm, op, -1 if root is None else rank_of(root, "root", comm)), _array(x)
-    )
+    number = rank_of(root, "root", comm) if CALLS[name].rooted else -1
+    return primitives.bind(PlannedCollective(name, comm, op, number), _array(x))
 
 
 def allgather(x: Any, *, comm: Any = None) -> jax.Array:
@@ -121,7 +121,7 @@ def allgather(x: Any, *, comm: Any = None) -> jax.Array:
     Returns:
         an array of shape (size, *x.shape).
     """
-    return primitives.bind(PlannedCollective("allgather", communicator_of(comm)), _array(x))
+    return _bind("allgather", x, comm)
 
 
 def gather(x: Any, root: int, *, comm: Any = None) -> jax.Array:
@@ -134,8 +134,7 @@ def gather(x: Any, root: int, *, comm: Any = None) -> jax.Array:
     Returns:
         on the root an array of shape (size, *x.shape); on the other ranks x.
     """
-    comm = communicator_of(comm)
-    return primitives.bind(PlannedCollective("gather", comm, root=rank_of(root, "root", comm)), _array(x))
+    return _bind("gather", x, comm, root=root)
 
 
 def scatter(x: Any, root: int, *, comm: Any = None) -> jax.Array:
@@ -148,8 +147,7 @@ def scatter(x: Any, root: int, *, comm: Any = None) -> jax.Array:
     Returns:
         an array of shape x.shape[1:] of the root's x.
     """
-    comm = communicator_of(comm)
-    return primitives.bind(PlannedCollective("scatter", comm, root=rank_of(root, "root", comm)), _array(x))
+    return _bind("scatter", x, comm, root=root)
 
 
 def bcast(x: Any, root: int, *, comm: Any = None) -> jax.Array:
@@ -162,8 +160,7 @@ def bcast(x: Any, root: int, *, comm: Any = None) -> jax.Array:
     Returns:
         an array of x's shape and dtype.
     """
-    comm = communicator_of(comm)
-    return primitives.bind(PlannedCollective("broadcast", comm, root=rank_of(root, "root", comm)), _array(x))
+    return _bind("broadcast", x, comm, root=root)
 
 
 broadcast = bcast
@@ -179,7 +176,7 @@ def alltoall(x: Any, *, comm: Any = None) -> jax.Array:
     Returns:
         an array of x's shape: block r comes from rank r.
     """
-    return primitives.bind(PlannedCollective("alltoall", communicator_of(comm)), _array(x))
+    return _bind("alltoall", x, comm)
 
 
 def barrier(*, comm: Any = None) -> None:

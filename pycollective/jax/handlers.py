@@ -1,4 +1,4 @@
-"""The handlers of XLA's custom calls, and the way in where XLA does not take them."""
+"""Calls from inside a compiled JAX function: handlers of XLA's custom calls, or Python callbacks if it takes none."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+from jax.core import ShapedArray
 
 from pycollective import _core
 from pycollective.hvd import graph_call
 from pycollective.hvd.graph_call import Start
+from pycollective.jax import private
 
 COLLECTIVE, PYTHON = "pycollective_collective", "pycollective_python"
 _TYPES = {
@@ -80,3 +83,28 @@ def blocking(start: Start, avals: Sequence[Any]) -> Any:
         return tuple(graph_call.run(start, [np.asarray(array) for array in arrays], dtypes))
 
     return run
+
+
+def call(start: Start, inputs: Sequence[Any]) -> list[jax.Array]:
+    """Call `start` each time that the traced function runs, and wait for its results.
+
+    The results have the shapes and element types of the inputs, which are arrays or tracers. All calls run in the
+    program's order, which is the same on all ranks.
+
+    Raises:
+        jax.errors.JaxRuntimeError: when the function runs: what `start` reported, with its text.
+    """
+    return list(_call_p.bind(*map(jnp.asarray, inputs), start=start))
+
+
+def _evaluate(*inputs: Any, start: Start) -> tuple[Any, Any]:
+    return [ShapedArray(x.shape, x.dtype) for x in inputs], {private.ordered_effect}
+
+
+def _lower(ctx: Any, *operands: Any, start: Start) -> list[Any]:
+    if problem():
+        return private.lower_to_python(ctx, blocking(start, ctx.avals_out), operands)
+    return private.lower_with_token(ctx, lowering(PYTHON), operands, call=np.int64(_core.jax_add_start(start)))
+
+
+_call_p = private.primitive("pycollective_call", _evaluate, _lower, multiple_results=True)

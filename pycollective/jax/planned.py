@@ -104,9 +104,10 @@ def start_of(call: PlannedCollective) -> Start:
     def start(graph: GraphCall) -> None:
         comm, backend = call.comm, call.comm.backend
         row = CALLS[call.name]
-        sends = call.name != "send" or not call.receives
-        has_input = row.has_input(comm.rank, call.root) if call.name != "send" else sends
-        has_output = row.has_output(comm.rank, call.root) if call.name != "send" else call.receives
+        if call.name == "send":
+            has_input, has_output = not call.receives, call.receives
+        else:
+            has_input, has_output = row.has_input(comm.rank, call.root), row.has_output(comm.rank, call.root)
         given = graph.inputs[0] if graph.inputs else np.empty(0, np.uint8)  # a barrier has none
         shape = given.shape
         x = given if has_input else None

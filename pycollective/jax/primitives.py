@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, mlir
 
 from pycollective.jax import handlers, planned, private
 from pycollective.jax.planned import PlannedCollective
@@ -123,17 +123,8 @@ _TRANSPOSES: dict[str, Any] = {
 }
 
 
-def _primitive(name: str) -> Primitive:
-    primitive = Primitive(name)
-    primitive.def_impl(lambda *arrays, **parameters: private.apply_primitive(primitive, *arrays, **parameters))
-    return primitive
-
-
 def _collective(name: str) -> Primitive:
-    primitive = _primitive(name)
-    primitive.def_effectful_abstract_eval(_evaluate)
-    private.register_lowering(primitive, _lower)
-    batching.primitive_batchers[primitive] = _batch
+    primitive = private.primitive(name, _evaluate, _lower, _batch, cacheable=False)
     ad.primitive_jvps[primitive] = _differentiate
     ad.primitive_transposes[primitive] = _transpose
     return primitive
@@ -144,14 +135,11 @@ _COLLECTIVES = {name: _collective(name) for name in _TRANSPOSES}
 
 # -- the transpose of allreduce: the transpose of which is allreduce ---------------------------------------------------
 
-_copies_p: Primitive = _primitive("allreduce_transpose")
-_copies_p.def_abstract_eval(lambda x, *, call: ShapedArray(x.shape, x.dtype))
-mlir.register_lowering(
-    _copies_p, mlir.lower_fun(lambda x, *, call: _average(x, call), multiple_results=False), platform="cpu"
-)
-batching.primitive_batchers[_copies_p] = lambda arguments, axes, *, call: (
-    _copies_p.bind(*arguments, call=call),
-    axes[0],
+_copies_p: Primitive = private.primitive(
+    "allreduce_transpose",
+    lambda x, *, call: (ShapedArray(x.shape, x.dtype), set()),
+    mlir.lower_fun(lambda x, *, call: _average(x, call), multiple_results=False),
+    lambda arguments, axes, *, call: (_copies_p.bind(*arguments, call=call), axes[0]),
 )
 ad.deflinear2(_copies_p, lambda cotangent, x, *, call: [bind(call, ad.instantiate_zeros(cotangent))])
 
@@ -169,21 +157,14 @@ def _batch_send(arguments: Any, axes: Any, *, call: PlannedCollective) -> tuple[
     return send_p.bind(*arguments, call=call), ()
 
 
-send_p = _primitive("send")
-send_p.multiple_results = True
-send_p.def_effectful_abstract_eval(_evaluate_send)
-mlir.register_lowering(send_p, _lower, platform="cpu")
-batching.primitive_batchers[send_p] = _batch_send
+send_p = private.primitive("send", _evaluate_send, _lower, _batch_send, multiple_results=True)
 
 
 def _batch_recv(arguments: Any, axes: Any, *, call: PlannedCollective) -> tuple[Any, Any]:
     return recv_p.bind(*arguments, call=call), axes[0]
 
 
-recv_p = _primitive("recv")
-recv_p.def_effectful_abstract_eval(_evaluate)
-mlir.register_lowering(recv_p, _lower, platform="cpu")
-batching.primitive_batchers[recv_p] = _batch_recv
+recv_p = private.primitive("recv", _evaluate, _lower, _batch_recv)
 
 
 def _evaluate_sendrecv(
@@ -242,10 +223,7 @@ def _transpose_sendrecv(
     return back, (jnp.zeros(like.aval.shape, like.aval.dtype) if ad.is_undefined_primal(like) else None)
 
 
-sendrecv_p = _primitive("sendrecv")
-sendrecv_p.def_effectful_abstract_eval(_evaluate_sendrecv)
-mlir.register_lowering(sendrecv_p, _lower_sendrecv, platform="cpu")
-batching.primitive_batchers[sendrecv_p] = _batch_sendrecv
+sendrecv_p = private.primitive("sendrecv", _evaluate_sendrecv, _lower_sendrecv, _batch_sendrecv)
 ad.primitive_jvps[sendrecv_p] = _differentiate_sendrecv
 ad.primitive_transposes[sendrecv_p] = _transpose_sendrecv
 
@@ -253,11 +231,12 @@ ad.primitive_transposes[sendrecv_p] = _transpose_sendrecv
 # -- barrier -----------------------------------------------------------------------------------------------------------
 
 
+def _evaluate_barrier(*, call: PlannedCollective) -> tuple[Any, Any]:
+    return [], {private.ordered_effect}
+
+
 def _lower_barrier(ctx: Any, *, call: PlannedCollective) -> list[Any]:
     return _lower_number(ctx, (), planned.plan(call, (0,), "uint8"), planned.start_of(call))
 
 
-barrier_p = _primitive("barrier")
-barrier_p.multiple_results = True
-barrier_p.def_effectful_abstract_eval(lambda *, call: ([], {private.ordered_effect}))
-mlir.register_lowering(barrier_p, _lower_barrier, platform="cpu")
+barrier_p = private.primitive("barrier", _evaluate_barrier, _lower_barrier, multiple_results=True)

@@ -5,12 +5,13 @@ Ordered effects are private in all releases: see jax/_src/effects.py.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any
 
 from jax._src import dispatch, effects
-from jax._src.dispatch import apply_primitive as apply_primitive
-from jax.interpreters import mlir
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
 
 try:
     from jax.ffi import abstract_token  # since 0.11
@@ -49,10 +50,24 @@ def lower_with_token(ctx: Any, lower: Any, operands: Any, **attributes: Any) -> 
     return results
 
 
-def register_lowering(primitive: Any, rule: Any) -> None:
-    """Register a rule that is called for every use of the primitive: it depends on where its operands come from."""
-    cached = "cacheable" in inspect.signature(mlir.register_lowering).parameters  # since 0.7
-    mlir.register_lowering(primitive, rule, platform="cpu", **({"cacheable": False} if cached else {}))
+def primitive(
+    name: str, evaluate: Any, lower: Any, batch: Any = None, *, multiple_results: bool = False, cacheable: bool = True
+) -> Primitive:
+    """A primitive with its rules; it is lowered for CPUs only.
+
+    Args:
+        evaluate: returns the shapes and element types of the results, and the effects.
+        cacheable: False: `lower` is called for every use of it, as it depends on where its operands come from.
+    """
+    made: Primitive = Primitive(name)
+    made.multiple_results = multiple_results
+    made.def_impl(functools.partial(dispatch.apply_primitive, made))
+    made.def_effectful_abstract_eval(evaluate)
+    always_cached = "cacheable" not in inspect.signature(mlir.register_lowering).parameters  # before 0.7
+    mlir.register_lowering(made, lower, platform="cpu", **({} if cacheable or always_cached else {"cacheable": False}))
+    if batch is not None:
+        batching.primitive_batchers[made] = batch
+    return made
 
 
 def is_kept(operand: Any) -> bool:

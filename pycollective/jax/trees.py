@@ -17,7 +17,7 @@ from pycollective.hvd.gradients.gradient_group import GradientGroup
 from pycollective.hvd.graph_call import GraphCall, Start
 from pycollective.hvd.handles import internal_errors
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
-from pycollective.jax import graph_calls, planned
+from pycollective.jax import handlers, planned
 from pycollective.jax.compression import Compression
 
 __all__ = ["broadcast_parameters", "grouped_allreduce"]
@@ -61,7 +61,7 @@ def grouped_allreduce(
     if sent:
         arrays = [array for array, _ in sent.values()]
         group = GradientGroup(_rows(sent, arrays), op, predivide, process_set, prefix="jax")
-        reduced = dict(zip(sent, graph_calls.call(_reduces(group), arrays), strict=True))
+        reduced = dict(zip(sent, handlers.call(_reduces(group), arrays), strict=True))
         leaves = [
             compression.decompress(reduced[name], sent[name][1]) if name in reduced else leaf
             for name, leaf in zip(names, leaves, strict=True)
@@ -92,7 +92,7 @@ def broadcast_parameters(tree: Any, root_rank: int = 0, *, process_set: ProcessS
         return tree
     arrays = list(sent.values())
     start = _broadcasts(_rows(sent, arrays), root_rank, process_set)
-    received = dict(zip(sent, graph_calls.call(start, arrays), strict=True))
+    received = dict(zip(sent, handlers.call(start, arrays), strict=True))
     leaves = [received.get(name, leaf) for name, leaf in zip(names, leaves, strict=True)]
     return jax.tree_util.tree_unflatten(treedef, leaves)
 
