@@ -33,7 +33,6 @@ class Cuda:
         return x.cpu()
 
     def current(self, device: int) -> Any:
-        """The current stream of a device."""
         return torch.cuda.current_stream(device)
 
     def stream(self, device: int) -> Any:
@@ -44,18 +43,6 @@ class Cuda:
         """Context manager that makes a stream and its device current."""
         context: AbstractContextManager[Any] = torch.cuda.stream(stream)
         return context
-
-    def mark(self, stream: Any) -> Any:
-        """An event recorded at the end of a stream; it has query()."""
-        return stream.record_event()
-
-    def hold_back(self, stream: Any, event: Any) -> None:
-        """Make all future work in a stream wait for an event. Does not block the host."""
-        stream.wait_event(event)
-
-    def synchronize(self, stream: Any) -> None:
-        """Block until all work in a stream has completed."""
-        stream.synchronize()
 
     def keep(self, x: Any, stream: Any) -> None:
         """Keep a tensor's memory from being reused before `stream` has completed its current work."""

@@ -235,7 +235,9 @@ class ProcessGroup(Calls, dist.ProcessGroup):
         """Leave the group; later calls raise. Called by destroy_process_group."""
         self.messages.close()
         self.jobs.close()
-        self.fusion.close()
+        if self.engine is not None:
+            self.engine.close()
+            self.engine = None
         self.comm.free()
 
     def abort(self) -> None:

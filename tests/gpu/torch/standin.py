@@ -49,17 +49,28 @@ def install(everything: bool = False, eager: bool = False) -> StandIn:
     def run(side: GpuSide, request: CallRequest) -> None:
         put_into_stream(side, request)
         if made.inside():  # a job, whose next step may compute with this call's result
-            made.synchronize(made.current(0))
+            made.current(0).synchronize()
 
     GpuSide.run = run  # type: ignore[method-assign]
     return made
 
 
 class Stream:
-    """Args: address: of a stream; `made`: its owner."""
+    """Args: address: of a stream; eager: see `install`; made: its owner."""
 
-    def __init__(self, address: int, made: Any = None) -> None:
-        self.cuda_stream, self._made = address, made
+    def __init__(self, address: int, eager: bool, made: Any = None) -> None:
+        self.cuda_stream, self._eager, self._made = address, eager, made
+
+    def record_event(self) -> Event:
+        return Event(self)
+
+    def wait_event(self, event: Event) -> None:
+        event.event.hold_back(self.cuda_stream)
+        if self._eager:
+            self.synchronize()
+
+    def synchronize(self) -> None:
+        load().synchronize(self.cuda_stream)
 
 
 class Event:
@@ -78,7 +89,7 @@ class StandIn:
 
     def __init__(self, everything: bool, eager: bool) -> None:
         self._everything, self._eager = everything, eager
-        self._default, self._here = Stream(0), threading.local()
+        self._default, self._here = Stream(0, eager), threading.local()
         self._lent: list[Any] = []
 
     def usable(self) -> bool:
@@ -99,11 +110,11 @@ class StandIn:
         return load().DeviceArray(x, x.data_ptr(), tuple(x.shape), dtype, 0)
 
     def empty(self, count: int, dtype: Any, device: int) -> Any:
-        self.synchronize(self.current(device))
+        self.current(device).synchronize()
         return empty((count,), dtype)
 
     def on_host(self, x: Any) -> Any:
-        self.synchronize(self.current(0))
+        self.current(0).synchronize()
         return x.clone()
 
     def current(self, device: int) -> Stream:
@@ -116,11 +127,11 @@ class StandIn:
 
     def stream(self, device: int) -> Stream:
         made = load().Stream(device)
-        return Stream(made.address, made)
+        return Stream(made.address, self._eager, made)
 
     @contextmanager
     def using(self, stream: Stream) -> Iterator[None]:
-        self.synchronize(stream)
+        stream.synchronize()
         with self.current_is(stream):
             yield
 
@@ -135,22 +146,11 @@ class StandIn:
             vars(self._here).clear()
             vars(self._here).update(before)
 
-    def mark(self, stream: Stream) -> Event:
-        return Event(stream)
-
-    def hold_back(self, stream: Stream, event: Event) -> None:
-        event.event.hold_back(stream.cuda_stream)
-        if self._eager:
-            self.synchronize(stream)
-
-    def synchronize(self, stream: Stream) -> None:
-        load().synchronize(stream.cuda_stream)
-
     def keep(self, x: Any, stream: Stream) -> None:
         pass
 
     def promise(self, outputs: Sequence[Any], device: int, stream: Stream) -> Any:
-        self.synchronize(stream)  # callbacks have no stream to wait in
+        stream.synchronize()  # callbacks have no stream to wait in
         future: Any = torch.futures.Future()
         future.set_result(list(outputs))
         return future

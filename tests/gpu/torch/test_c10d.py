@@ -42,7 +42,7 @@ def test_the_host_does_not_wait(world: World) -> None:
         store.wait(["others"])
     # Rank 0 passes all of this before rank 1 arrives.
     work = dist.all_reduce(x, async_op=True)
-    made.synchronize(made.current(0))  # the computation's stream continues too, unless a wait is enqueued on it
+    made.current(0).synchronize()  # the computation's stream continues too, unless a wait is enqueued on it
     late = work.is_completed() or work.is_success() or work.exception() is not None
     if world.rank == 0:
         with pytest.raises(RuntimeError, match="has not completed yet"):
@@ -51,7 +51,7 @@ def test_the_host_does_not_wait(world: World) -> None:
     side = cuda().stream(0)
     with made.current_is(side):
         work.wait()  # in the current stream
-    waiting = [cuda().mark(made.current(0)), cuda().mark(side)]
+    waiting = [made.current(0).record_event(), side.record_event()]
     dist.all_reduce(x)  # after the other call: the current stream waits for it
     copied = put(torch.zeros(20_000))
     much = standin.empty((2, 1 << 23), torch.float32)

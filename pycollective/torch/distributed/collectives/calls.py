@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -14,18 +14,33 @@ from pycollective import _core
 from pycollective.comm.communicator import Communicator
 from pycollective.comm.request import CallRequest
 from pycollective.torch.distributed import tensors
-from pycollective.torch.distributed.collectives import profiling
 from pycollective.torch.distributed.collectives.multi_step import Steps
 from pycollective.torch.distributed.cuda import cuda
 from pycollective.torch.distributed.execution import streams
-from pycollective.torch.distributed.execution.fusion import Fusion
 from pycollective.torch.distributed.execution.hazards import DIRECT, ENGINE, JOBS, STREAM, IssueOrder
 from pycollective.torch.distributed.execution.job_queue import JobQueue
 from pycollective.torch.distributed.execution.streams import DeviceWork, Streams
-from pycollective.torch.distributed.execution.work import PlainWork, Work
+from pycollective.torch.distributed.execution.work import PlainWork, Several, Work
 from pycollective.torch.distributed.options import Options
 
+if TYPE_CHECKING:
+    from pycollective.engine import Engine
+
 _NO_TIME = timedelta()
+_FUSED = frozenset(("allreduce", "broadcast", "barrier"))
+"""Collectives that the engine executes, if the options request it."""
+_NAMES_IN_TRACES = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_to_all"}
+profiler_enabled = torch.autograd._profiler_enabled
+
+
+def recorded(kind: str) -> AbstractContextManager[Any]:
+    """Context manager that records its body in traces of torch.profiler, named like calls of torch's own backends.
+
+    The recorded time is that of the call; for an asynchronous one, of its start.
+    """
+    name = f"pycollective:{_NAMES_IN_TRACES.get(kind, kind)}"
+    drawn: AbstractContextManager[Any] = torch.autograd.profiler.record_function(name)
+    return drawn
 
 
 class Calls:
@@ -40,7 +55,9 @@ class Calls:
 
     def __init__(self, comm: Communicator, jobs: JobQueue, options: Options, timeout: float) -> None:
         self.comm, self.jobs, self.options = comm, jobs, options
-        self.fusion, self.order, self.streams = Fusion(comm), IssueOrder(), Streams()
+        self.order, self.streams = IssueOrder(), Streams()
+        self.engine: Engine | None = None
+        self._fused = 0
         self.calls_made, self._recorded = 0, False
         self.direct = not options.engine and options.topology is None
         self.wait_at_most(timeout)
@@ -59,7 +76,7 @@ class Calls:
     def _record(self, kind: str) -> Iterator[None]:
         self._recorded = True
         try:
-            with profiling.recorded(kind):
+            with recorded(kind):
                 yield
         finally:
             self._recorded = False
@@ -71,7 +88,7 @@ class Calls:
             self.order.settle(touched, STREAM if on_device else ENGINE if self._fuses(kind) else DIRECT, copies)
 
     def _fuses(self, kind: str) -> bool:
-        return self.options.engine and kind in Fusion.KINDS
+        return self.options.engine and kind in _FUSED
 
     def call(
         self,
@@ -88,7 +105,7 @@ class Calls:
         scale: tuple[float, float] | None = None,
     ) -> Any:
         """Execute a collective of one step, on tensors as `numbers` and `moved` return them; returns a Work."""
-        if profiling.enabled() and not self._recorded:
+        if profiler_enabled() and not self._recorded:
             with self._record(kind):
                 return self.call(kind, data, into, opts, outputs, finish, op=op, root=root, counts=counts, scale=scale)
         if root != -1 and not 0 <= root < self.comm.size:
@@ -136,8 +153,21 @@ class Calls:
         root: int = -1,
         scale: tuple[float, float] | None,
     ) -> Work:
-        """Make one or several calls on (input, output) through the engine; returns a Work of all."""
-        work = Work(self.fusion.start(kind, arrays, op, root, scale), outputs, finish, self.jobs)
+        """Make one or several calls on (input, output) through the engine, fused; returns a Work of all.
+
+        They are named by number: all ranks make the same calls in the same order.
+        """
+        from pycollective.engine import Engine, Item
+
+        if self.engine is None:
+            self.engine = Engine(self.comm)  # collective, like all calls
+        before, after = scale or (1.0, 1.0)
+        items = []
+        for data, into in arrays:
+            self._fused += 1
+            x, out = (None, None) if kind == "barrier" else (data, into)
+            items.append(Item(kind, f"{kind}.{self._fused}", x, out, op, root, None, before, after))
+        work = Work(Several(self.engine.submit(items)), outputs, finish, self.jobs)
         if getattr(opts, "asyncOp", True):
             return self.order.note(work, [*(x for pair in arrays for x in pair), *outputs], ENGINE)
         work.wait()
@@ -145,7 +175,7 @@ class Calls:
 
     def run_steps(self, steps: Steps, touched: Sequence[Any], outputs: Sequence[Any], opts: Any) -> Any:
         """Execute a collective of several steps that reads and writes the tensors `touched`; returns a Work."""
-        if profiling.enabled() and not self._recorded:
+        if profiler_enabled() and not self._recorded:
             with self._record(steps.kind):
                 return self.run_steps(steps, touched, outputs, opts)
         self.calls_made += 1

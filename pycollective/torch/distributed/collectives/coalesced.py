@@ -8,10 +8,9 @@ from typing import Any
 import torch.distributed.distributed_c10d as c10d
 
 from pycollective.torch.distributed import tensors
-from pycollective.torch.distributed.collectives import data_movement, profiling, reductions
-from pycollective.torch.distributed.collectives.arguments import Together, options
-from pycollective.torch.distributed.collectives.calls import Calls
-from pycollective.torch.distributed.collectives.operators import operator
+from pycollective.torch.distributed.collectives import data_movement, reductions
+from pycollective.torch.distributed.collectives.arguments import Together, operator, options
+from pycollective.torch.distributed.collectives.calls import Calls, recorded
 from pycollective.torch.distributed.cuda import cuda
 from pycollective.torch.distributed.execution.streams import DeviceWork
 from pycollective.torch.distributed.execution.work import PlainWork, Several, Work
@@ -49,7 +48,7 @@ def _fused(group: Calls, inputs: Sequence[Any], opts: Any) -> Any:
     group.calls_made += 1
     op, scale = named[0]
     arrays = [(x, x) for x in data]
-    with profiling.recorded("allreduce"):
+    with recorded("allreduce"):
         return group.fuse("allreduce", arrays, inputs, opts, finish if finishes else None, op=op, scale=scale)
 
 

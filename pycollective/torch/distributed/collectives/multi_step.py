@@ -14,7 +14,7 @@ from pycollective.comm.communicator import Communicator
 from pycollective.comm.request import CallRequest
 from pycollective.errors import MismatchError
 from pycollective.torch.distributed import tensors
-from pycollective.torch.distributed.collectives.operators import kind_of
+from pycollective.torch.distributed.collectives.arguments import kind_of
 from pycollective.torch.distributed.cuda import cuda
 from pycollective.torch.distributed.execution import streams
 

@@ -9,20 +9,18 @@ import torch
 import torch.distributed.distributed_c10d as c10d
 
 from pycollective.torch.distributed import tensors
-from pycollective.torch.distributed.collectives import multi_step, profiling
-from pycollective.torch.distributed.collectives.arguments import many, one, options, same_size
-from pycollective.torch.distributed.collectives.calls import Calls
-from pycollective.torch.distributed.collectives.operators import operator
+from pycollective.torch.distributed.collectives import multi_step
+from pycollective.torch.distributed.collectives.arguments import many, one, operator, options, same_size
+from pycollective.torch.distributed.collectives.calls import Calls, profiler_enabled
 
 _OPTIONS = c10d.AllreduceOptions
-_profiler = profiling.enabled
 
 
 def allreduce(group: Calls, inputs: Any, opts: Any = None, *more: Any) -> Any:
     """Replace every rank's tensor by the reduction of all, in place. Sparse tensors are summed or averaged."""
     # The latency path, written out, as each frame would cost a tenth of a call of 8 bytes: sums and averages of a
     # tensor that the core can reduce as it is.
-    if type(opts) is _OPTIONS and group.direct and not _profiler():
+    if type(opts) is _OPTIONS and group.direct and not profiler_enabled():
         jobs, order = group.jobs, group.order
         if not (jobs.started and jobs.inside()) and (not order.pending or order.admits_direct()):
             call = group.reduce_plain(inputs, opts)

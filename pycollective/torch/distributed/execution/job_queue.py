@@ -10,6 +10,8 @@ submitted them. So a chain of callbacks (PowerSGD's) makes its calls in the same
 from __future__ import annotations
 
 import collections
+import concurrent.futures
+import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
@@ -33,47 +35,46 @@ def in_callers_mode(function: Callable[..., _T]) -> Callable[..., _T]:
     return torch.inference_mode()(function) if torch.is_inference_mode_enabled() else function
 
 
-class Ticket:
+class Ticket(Future[Any]):
     """A pending job; waits and tests like a communicator's handle."""
 
     def __init__(self, job: Job, jobs: JobQueue) -> None:
-        self._job, self._jobs = in_callers_mode(job), jobs
-        self._completed = threading.Event()
-        self.result: Any = None
-        self.error: BaseException | None = None
+        super().__init__()
+        self._job: Job | None = in_callers_mode(job)
+        self._jobs = jobs
 
-    def carry_out(self, jobs: JobQueue) -> None:
-        try:
-            self.result = jobs.perform(self._job)
-        except BaseException as error:
-            self.error = error
-        self._job = _nothing  # releases its tensors
-        self._completed.set()
+    def carry_out(self) -> None:
+        job, self._job = self._job, None  # releases its tensors
+        assert job is not None
+        _settle(self, functools.partial(self._jobs.perform, job))
 
-    def fail(self, error: BaseException) -> None:
-        self.error = error
-        self._completed.set()
+    test = Future.done
 
-    def test(self) -> bool:
-        """Return whether the job has completed or failed."""
-        return self._completed.is_set()
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Block until the job has completed; raises what it raised, or TimeoutError after `timeout` seconds.
+    def wait(self, timeout: float | None = None) -> Any:
+        """Return what the job returns, or raise what it raises, or TimeoutError after `timeout` seconds.
 
         Raises:
             NestedCallError: this thread is executing an earlier job, and would wait for itself.
         """
-        if not self._completed.is_set():
+        if not self.done():
             self._jobs.require_outside()
-        if not self._completed.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX)):
-            raise TimeoutError("the call has not completed yet; it can be waited for again")
-        if self.error is not None:
-            raise self.error
+        try:
+            error = self.exception(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+        except concurrent.futures.TimeoutError:
+            raise TimeoutError("the call has not completed yet; it can be waited for again") from None
+        if error is not None:
+            raise error
+        return self.result()
 
 
-def _nothing(jobs: JobQueue) -> None:
-    pass
+def _settle(future: Future[Any], function: Callable[[], Any]) -> None:
+    """Call a function, and complete a future with its result or its error."""
+    try:
+        result = function()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
 
 
 class JobQueue:
@@ -112,14 +113,8 @@ class JobQueue:
         """Connect through torch's store, which does not report lost ranks: this thread checks for them meanwhile."""
         self._health.check()
         building: Future[Communicator] = Future()
-
-        def build() -> None:
-            try:
-                building.set_result(self._build())
-            except BaseException as error:
-                building.set_exception(error)
-
-        threading.Thread(target=build, name=f"{self._name} connects", daemon=True).start()
+        arguments = building, self._build
+        threading.Thread(target=_settle, args=arguments, name=f"{self._name} connects", daemon=True).start()
         while not wait([building], _LOOK).done:
             self._health.check()
         return building.result()
@@ -147,7 +142,7 @@ class JobQueue:
         ticket = Ticket(job, self)
         with self._changed:
             if self._closed:
-                ticket.fail(CommunicatorError("the process group was destroyed"))
+                ticket.set_exception(CommunicatorError("the process group was destroyed"))
                 return ticket
             if self._thread is None:  # first: a job that is refused must not run later
                 thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
@@ -171,9 +166,7 @@ class JobQueue:
             if idle:
                 self._busy, self._runner = True, threading.get_ident()
         if not idle:
-            ticket = self.submit(job)
-            ticket.wait()
-            return ticket.result
+            return self.submit(job).wait()
         try:
             return self.perform(job)
         finally:
@@ -193,7 +186,7 @@ class JobQueue:
             self._jobs.clear()
             self._changed.notify_all()
         for ticket in left:
-            ticket.fail(CommunicatorError("the process group was destroyed"))
+            ticket.set_exception(CommunicatorError("the process group was destroyed"))
         if self._thread is not None and not self.inside():
             self._thread.join(1.0)
         if self._comm is not None:
@@ -213,5 +206,5 @@ class JobQueue:
                     return
                 ticket = self._jobs.popleft()
                 self._busy, self._runner = True, self._ident
-            ticket.carry_out(self)
+            ticket.carry_out()
             self._rest()

@@ -7,14 +7,12 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-import torch.distributed as dist
-
 from pycollective.comm import request
 from pycollective.comm.arguments.options import Options
 from pycollective.comm.communicator import Communicator
 from pycollective.errors import TimeoutError
-from pycollective.schedule.collectives import CALLS
 from pycollective.torch.distributed.cuda import cuda
+from pycollective.torch.distributed.execution.work import CollectiveWork
 
 _NAP, _LONGEST_NAP = 1e-5, 1e-3
 
@@ -40,15 +38,13 @@ class Streams:
         stream = self._own.get((device, jobs))
         if stream is None:
             stream = self._own[device, jobs] = cuda().stream(device)
-        cuda().hold_back(stream, cuda().mark(current))
+        stream.wait_event(current.record_event())
         return stream
 
     def synchronize(self) -> None:
         """Block until the current streams of the devices in use, and these, have completed."""
-        for device in self._used:
-            cuda().synchronize(cuda().current(device))
-        for stream in self._own.values():
-            cuda().synchronize(stream)
+        for stream in (*map(cuda().current, self._used), *self._own.values()):
+            stream.synchronize()
 
 
 def launch(
@@ -66,9 +62,7 @@ def launch(
     scale: tuple[float, float] | None = None,
 ) -> None:
     """Enqueue a collective in a stream. `data` and `into`: tensors on one device, or None if a rank has none."""
-    options: Options = {"topology": topology, "timeout": timeout, "stream": stream}
-    if CALLS[kind].reduces:
-        options["op"] = op
+    options: Options = {"op": op, "topology": topology, "timeout": timeout, "stream": stream}
     if scale is not None:
         options["prescale"], options["postscale"] = scale
     x = None if data is None else cuda().array(data)
@@ -76,7 +70,7 @@ def launch(
     comm.call(request.read(kind, x, out, None, options, root, counts))
 
 
-class DeviceWork(dist.Work):
+class DeviceWork(CollectiveWork):
     """A call in a stream. Its methods have the semantics of torch's own CUDA backend.
 
     Args:
@@ -85,12 +79,10 @@ class DeviceWork(dist.Work):
         outputs: the tensors that it fills.
     """
 
-    copies = waited_for = False
-
     def __init__(self, comm: Communicator, device: int, stream: Any, outputs: Sequence[Any]) -> None:
         super().__init__()
         self._comm, self._device, self._stream, self.outputs = comm, device, stream, list(outputs)
-        self._completed = cuda().mark(stream)
+        self._completed = stream.record_event()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Let the current stream wait for the call. With a timeout, the host waits, too, until the call completes.
@@ -100,7 +92,7 @@ class DeviceWork(dist.Work):
         """
         if isinstance(timeout, timedelta) and timeout:
             self._block(timeout.total_seconds())
-        cuda().hold_back(cuda().current(self._device), self._completed)
+        cuda().current(self._device).wait_event(self._completed)
         self._comm.check()
         return True
 
@@ -113,21 +105,15 @@ class DeviceWork(dist.Work):
             time.sleep(nap)
             nap = min(2 * nap, _LONGEST_NAP)
 
-    def synchronize(self) -> None:
+    def block_current_stream(self) -> None:
         """wait()."""
         self.wait()
-
-    block_current_stream = synchronize
 
     def is_completed(self) -> bool:
         """Return whether the stream has completed the call. Does not block."""
         return bool(self._completed.query())
 
     test = is_completed
-
-    def is_success(self) -> bool:
-        """Return whether the stream has completed the call without an error."""
-        return self.is_completed() and self.exception() is None
 
     def exception(self) -> BaseException | None:
         """The error on the communicator's device, if any, once the stream has completed the call."""
@@ -137,11 +123,6 @@ class DeviceWork(dist.Work):
             except RuntimeError as error:
                 return error
         return None
-
-    def result(self) -> list[Any]:
-        """The tensors that the call fills; the current stream waits for them."""
-        self.wait()
-        return self.outputs
 
     def get_future(self) -> Any:
         """A torch.futures.Future of the tensors. It completes immediately: its callbacks run in a stream that waits."""
@@ -165,4 +146,4 @@ def put_on_device(copy: Any, out: Any, device: int) -> None:
     current = cuda().current(device)
     with cuda().using(current):
         out.detach().copy_(copy)
-    cuda().synchronize(current)
+    current.synchronize()

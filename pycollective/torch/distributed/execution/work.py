@@ -101,7 +101,34 @@ class Future(torch.futures.Future):
         return following
 
 
-class Work(dist.Work):
+class CollectiveWork(dist.Work):
+    """What the Works of this package have in common: `wait`, `is_completed` and `exception` are their own.
+
+    Attributes:
+        outputs: the tensors that the call fills.
+    """
+
+    outputs: list[Any]
+    copies = False
+    """Whether it copies its outputs when it completes."""
+    waited_for = False
+    """Whether `wait` has returned, so that nothing has to be asked to know that the call has completed."""
+
+    def synchronize(self) -> None:
+        """wait()."""
+        self.wait()
+
+    def is_success(self) -> bool:
+        """Return whether the call has completed without an error."""
+        return self.is_completed() and self.exception() is None
+
+    def result(self) -> list[Any]:
+        """The tensors that the call fills, after wait()."""
+        self.wait()
+        return self.outputs
+
+
+class Work(CollectiveWork):
     """A call in progress.
 
     Args:
@@ -111,10 +138,6 @@ class Work(dist.Work):
         jobs: of the process group; None for messages, which may complete in any order.
     """
 
-    waited_for = False
-    """Whether `wait` has returned, so that nothing has to be asked to know that the call has completed."""
-    copies = False
-    """Whether it copies its outputs when it completes."""
     call: PendingCall
     _finish: Callable[[], None] | None = None
     _completed = False
@@ -151,10 +174,6 @@ class Work(dist.Work):
         self.waited_for = True
         return True
 
-    def synchronize(self) -> None:
-        """wait()."""
-        self.wait()
-
     def is_completed(self) -> bool:
         """Return whether the call has completed, successfully or not. Does not block."""
         if not self._completed and self.call.test():
@@ -163,18 +182,9 @@ class Work(dist.Work):
 
     test = is_completed
 
-    def is_success(self) -> bool:
-        """Return whether the call has completed without an error."""
-        return self.is_completed() and self._error is None
-
     def exception(self) -> BaseException | None:
         """The error that the call raised, if it has completed and failed."""
         return self._error if self.is_completed() else None
-
-    def result(self) -> list[Any]:
-        """The tensors that the call fills."""
-        self.wait()
-        return self.outputs
 
     def source_rank(self) -> int:
         """The sender's rank in the group, once the message that this receives has arrived.
