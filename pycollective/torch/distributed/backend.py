@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import weakref
 from collections.abc import Sequence
@@ -17,10 +18,9 @@ from pycollective.comm.host.segments import Exchange
 from pycollective.torch.distributed import accelerate, c10d_backend
 from pycollective.torch.distributed.bootstrap import rendezvous
 from pycollective.torch.distributed.bootstrap.meeting import meet
-from pycollective.torch.distributed.execution import kept_works
 from pycollective.torch.distributed.execution.job_queue import JobQueue
+from pycollective.torch.distributed.execution.work import keep_works
 from pycollective.torch.distributed.group import ProcessGroup
-from pycollective.torch.distributed.health import Health
 from pycollective.torch.distributed.options import Options
 from pycollective.torch.distributed.point_to_point.mailbox import Announcements, Mailbox
 from pycollective.torch.distributed.point_to_point.messages import Messages
@@ -29,23 +29,19 @@ if TYPE_CHECKING:
     from pycollective.comm.hosts.network import Network
 
 NAME = "pycollective"
-_registered = False
 _live: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
 
 
+@functools.cache
 def register() -> None:
     """Register the backend with torch; may be called twice.
 
     pycollective.autoload may have registered the name before, with a creator that imports this module.
     """
-    global _registered
-    if _registered:
-        return
-    _registered = True
     rendezvous.TORCH_RENDEZVOUS._rendezvous_handlers.pop(rendezvous.SCHEME, None)  # registered by autoload
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
     rendezvous.register()
-    kept_works.register()
+    keep_works()
     accelerate.adapt()
     atexit.register(_leave)
     os.register_at_fork(after_in_child=_forget)
@@ -82,7 +78,7 @@ def create(made_by_torch: Any, options: Options | None = None) -> Any:
 
     comm, box = meet(store, rank, ranks, f"process group {name}", patience, "group", mailbox)
     messages = Messages(comm, box, timeout)
-    jobs = JobQueue(connect_jobs, f"pycollective-{name}", Health(comm))
+    jobs = JobQueue(connect_jobs, f"pycollective-{name}", comm.backend)
     group = ProcessGroup(comm, jobs, messages, options or Options(), timeout, name, store)
     _live.add(group)
     return c10d_backend.DeviceBackend(group) if c10d_backend.is_one_of_several() else group

@@ -11,8 +11,9 @@ import torch.distributed.distributed_c10d as c10d
 
 from pycollective import _core
 from pycollective.comm.communicator import Communicator
+from pycollective.comm.request import CallRequest
 from pycollective.errors import CommunicatorError, Error, TimeoutError
-from pycollective.torch.distributed import c10d_backend, tensors
+from pycollective.torch.distributed import c10d_backend, health, tensors
 from pycollective.torch.distributed.collectives import coalesced, data_movement, reductions
 from pycollective.torch.distributed.collectives.arguments import one, options
 from pycollective.torch.distributed.collectives.calls import Calls
@@ -20,7 +21,6 @@ from pycollective.torch.distributed.cuda import cuda
 from pycollective.torch.distributed.execution.job_queue import JobQueue
 from pycollective.torch.distributed.execution.streams import put_on_device
 from pycollective.torch.distributed.execution.work import PlainWork, Work
-from pycollective.torch.distributed.health import Health
 from pycollective.torch.distributed.options import Options
 from pycollective.torch.distributed.point_to_point.messages import Messages
 
@@ -82,7 +82,7 @@ class ProcessGroup(Calls, dist.ProcessGroup):
         """Completes once every rank has called; with CUDA tensors, also all previous work in the streams."""
         opts = options(c10d.BarrierOptions, opts, *more)
         self.streams.synchronize()
-        return self.call("barrier", _NOTHING, _NOTHING, opts, [])
+        return self.call(CallRequest("barrier", _NOTHING, _NOTHING), opts, [])
 
     def monitored_barrier(self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose error names the missing ranks, always all of them.
@@ -111,7 +111,7 @@ class ProcessGroup(Calls, dist.ProcessGroup):
     def errored(self) -> Exception | None:
         """The error that has ended the group; None: it works, as far as this rank has heard. torchft asks for it."""
         try:
-            Health(self.comm).check()
+            health.check(self.comm.backend)
         except Error as error:
             return error
         return None
@@ -160,8 +160,7 @@ class ProcessGroup(Calls, dist.ProcessGroup):
     def _start_coalescing(self, device: Any) -> None:
         pass  # calls start as soon as they are made
 
-    def _end_coalescing(self, device: Any) -> None:
-        pass
+    _end_coalescing = _start_coalescing
 
     # -- torch's queries about a group -----------------------------------------------------------------------------
 

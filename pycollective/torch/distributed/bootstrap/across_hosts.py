@@ -57,7 +57,10 @@ def connect(
         BootstrapError: the ranks have different tokens; ranks cannot be reached: with address and reason.
     """
     token, network = _token(store, group, name, timeout)
-    network = network or _open_network(store, group, token)
+    try:
+        network = network or open_network(_Addresses(store, group, token))
+    except ValueError:
+        raise _changed("the addresses of the ranks", group) from None
     where = _publish(store, group, network.listener.address[0])
     hint = f"according to torch's store, all ranks of {group.name} have joined"
     meeting = TcpBootstrap(
@@ -84,13 +87,6 @@ class _Addresses:
 
     def close(self) -> None:
         pass
-
-
-def _open_network(store: StoreExchange, group: Group, token: bytes) -> Network:
-    try:
-        return open_network(_Addresses(store, group, token))
-    except ValueError:
-        raise _changed("the addresses of the ranks", group) from None
 
 
 def _publish(store: StoreExchange, group: Group, address: str) -> socket.socket | Endpoint:

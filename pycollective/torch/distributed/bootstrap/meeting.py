@@ -14,7 +14,7 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pycollective.comm.bootstrap.nodes import node_key, place
@@ -66,16 +66,9 @@ def meet(
         CommunicatorError: no memory can be shared.
     """
     exchange, turn = _exchange(store, rank, len(world_ranks), name, timeout, part)
-    with _reporting(exchange, name):
-        return _connect(exchange, [name, part, str(turn), *map(str, world_ranks)], store, world_ranks, timeout, also)
-
-
-@contextlib.contextmanager
-def _reporting(exchange: StoreExchange, name: str) -> Iterator[None]:
-    """Tell the other ranks why this one fails, unless another one has failed before."""
     try:
-        yield
-    except Exception as error:
+        return _connect(exchange, [name, part, str(turn), *map(str, world_ranks)], store, world_ranks, timeout, also)
+    except Exception as error:  # which the other ranks learn, unless one of them has failed before
         with contextlib.suppress(BootstrapError):  # the store is out of reach too
             if not exchange.trouble():
                 exchange.set_trouble(f"rank {exchange.rank} of {name} has failed: {error}")

@@ -18,7 +18,6 @@ from pycollective.comm import world
 from pycollective.comm.bootstrap import detection
 from pycollective.comm.bootstrap.sockets.loopback import loopback
 from pycollective.comm.bootstrap.tcp import listen
-from pycollective.comm.communicator import Communicator
 
 SCHEME = "pycollective"
 TORCH_RENDEZVOUS = importlib.import_module("torch.distributed.rendezvous")  # `dist.rendezvous` is a function
@@ -38,14 +37,11 @@ def register() -> None:
 
     def handler(url: str, timeout: timedelta = _DEFAULT_TIMEOUT, **more: Any) -> Answer:
         may = "rank=" not in url and ("RANK" not in os.environ or "PYCOLLECTIVE_RANK" in os.environ)
-        ours = may and detection.launcher(os.environ) in _KINDS
+        ours = may and detection.launcher(os.environ) in ("mpi", "pycollective", "horovod", "slurm")
         answer: Answer = meet(url, timeout) if ours else from_environment(url, timeout=timeout, **more)
         return answer
 
     TORCH_RENDEZVOUS._rendezvous_handlers["env"] = handler
-
-
-_KINDS = ("mpi", "pycollective", "horovod", "slurm")
 
 
 def meet(url: str, timeout: timedelta = _DEFAULT_TIMEOUT, **more: Any) -> Answer:
@@ -55,7 +51,9 @@ def meet(url: str, timeout: timedelta = _DEFAULT_TIMEOUT, **more: Any) -> Answer
         BootstrapError: see pycollective.init.
     """
     comm = world.init()
-    store = _serve(_own_address(comm), comm.size, timeout) if comm.rank == 0 else None
+    network = comm.backend.network
+    own_address = loopback() if network is None else network.listener.address[0]
+    store = _serve(own_address, comm.size, timeout) if comm.rank == 0 else None
     address = comm.backend.exchange(f"{store.host} {store.port}".encode() if store is not None else b"")[0]
     if store is None:
         host, port = address.decode().split()
@@ -70,9 +68,3 @@ def _serve(address: str, size: int, timeout: timedelta) -> Any:
     port = listener.getsockname()[1]
     # If torch opened the port itself, it would listen on every interface.
     return dist.TCPStore(address, port, size, True, timeout, wait_for_workers=False, master_listen_fd=listener.detach())
-
-
-def _own_address(comm: Communicator) -> str:
-    """That on which this rank listens for ranks of other hosts; on one host the loopback."""
-    network = comm.backend.network
-    return loopback() if network is None else network.listener.address[0]

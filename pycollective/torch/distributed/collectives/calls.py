@@ -91,23 +91,13 @@ class Calls:
         return self.options.engine and kind in _FUSED
 
     def call(
-        self,
-        kind: str,
-        data: Any,
-        into: Any,
-        opts: Any,
-        outputs: Sequence[Any],
-        finish: Callable[[], None] | None = None,
-        *,
-        op: str = "sum",
-        root: int = -1,
-        counts: tuple[int, ...] | None = None,
-        scale: tuple[float, float] | None = None,
+        self, request: CallRequest, opts: Any, outputs: Sequence[Any], finish: Callable[[], None] | None = None
     ) -> Any:
         """Execute a collective of one step, on tensors as `numbers` and `moved` return them; returns a Work."""
+        kind, root, data, into = request.collective, request.root, request.x, request.out
         if profiler_enabled() and not self._recorded:
             with self._record(kind):
-                return self.call(kind, data, into, opts, outputs, finish, op=op, root=root, counts=counts, scale=scale)
+                return self.call(request, opts, outputs, finish)
         if root != -1 and not 0 <= root < self.comm.size:
             raise ValueError(f"root {root} is not a rank of this process group of {self.comm.size}")
         self.calls_made += 1
@@ -116,23 +106,17 @@ class Calls:
         device = -1 if kind == "barrier" else cuda().device(into if data is None else data)
         later = getattr(opts, "asyncOp", True)
         touched = (data, into, *outputs)
+        request.topology, request.timeout = self.options.topology_for(kind), self.seconds(opts)
         if device >= 0:  # in the current stream, or in another if the call is asynchronous
             stream = self.streams.enter(device, within, later)
-            streams.launch(
-                comm, kind, data, into, stream, self.seconds(opts),
-                op=op, topology=self.options.topology_for(kind), root=root, counts=counts, scale=scale,
-            )  # fmt: skip
+            streams.launch(comm, request, stream)
             if finish is not None:
                 streams.finish_in(stream, finish, outputs)
             made = DeviceWork(comm, device, stream, outputs)
             return made if within else self.order.note(made, touched, STREAM)
         if self._fuses(kind) and not within:
-            return self.fuse(kind, [(data, into)], outputs, opts, finish, op=op, root=root, scale=scale)
-        x, out = tensors.buffers(data, into)
-        request = CallRequest(
-            kind, x, out, root=root, counts=counts, op=op, scale=scale,
-            topology=self.options.topology_for(kind), timeout=self.seconds(opts),
-        )  # fmt: skip
+            return self.fuse(request, [(data, into)], opts, outputs, finish)
+        request.x, request.out = tensors.buffers(data, into)
         if later:
             work = Work(comm.backend.start(request), outputs, finish, self.jobs)
             return work if within else self.order.note(work, touched, DIRECT)
@@ -143,17 +127,13 @@ class Calls:
 
     def fuse(
         self,
-        kind: str,
+        request: CallRequest,
         arrays: Sequence[tuple[Any, Any]],
-        outputs: Sequence[Any],
         opts: Any,
+        outputs: Sequence[Any],
         finish: Callable[[], None] | None,
-        *,
-        op: str,
-        root: int = -1,
-        scale: tuple[float, float] | None,
     ) -> Work:
-        """Make one or several calls on (input, output) through the engine, fused; returns a Work of all.
+        """Make the call on one or several (input, output) through the engine, fused; returns a Work of all.
 
         They are named by number: all ranks make the same calls in the same order.
         """
@@ -161,12 +141,13 @@ class Calls:
 
         if self.engine is None:
             self.engine = Engine(self.comm)  # collective, like all calls
-        before, after = scale or (1.0, 1.0)
+        kind, op = request.collective, str(request.op)
+        before, after = request.scale or (1.0, 1.0)
         items = []
         for data, into in arrays:
             self._fused += 1
             x, out = (None, None) if kind == "barrier" else (data, into)
-            items.append(Item(kind, f"{kind}.{self._fused}", x, out, op, root, None, before, after))
+            items.append(Item(kind, f"{kind}.{self._fused}", x, out, op, request.root, None, before, after))
         work = Work(Several(self.engine.submit(items)), outputs, finish, self.jobs)
         if getattr(opts, "asyncOp", True):
             return self.order.note(work, [*(x for pair in arrays for x in pair), *outputs], ENGINE)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch.distributed.distributed_c10d as c10d
 
+from pycollective.comm.request import CallRequest
 from pycollective.torch.distributed import tensors
 from pycollective.torch.distributed.collectives import data_movement, reductions
 from pycollective.torch.distributed.collectives.arguments import Together, operator, options
@@ -47,9 +48,9 @@ def _fused(group: Calls, inputs: Sequence[Any], opts: Any) -> Any:
 
     group.calls_made += 1
     op, scale = named[0]
-    arrays = [(x, x) for x in data]
+    request, arrays = CallRequest("allreduce", None, None, op=op, scale=scale), [(x, x) for x in data]
     with recorded("allreduce"):
-        return group.fuse("allreduce", arrays, inputs, opts, finish if finishes else None, op=op, scale=scale)
+        return group.fuse(request, arrays, opts, inputs, finish if finishes else None)
 
 
 def allgather_coalesced(group: Calls, outputs: Sequence[Sequence[Any]], inputs: Sequence[Any], opts: Any = None) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch.distributed.distributed_c10d as c10d
 
+from pycollective.comm.request import CallRequest
 from pycollective.torch.distributed import tensors
 from pycollective.torch.distributed.collectives import multi_step
 from pycollective.torch.distributed.collectives.arguments import many, one, options, same_size
@@ -25,7 +26,7 @@ def broadcast(group: Calls, inputs: Any, opts: Any = None, *more: Any) -> Any:
     if group.comm.rank == root:
         joined.fill()
     data = tensors.moved(joined.whole)
-    return group.call("broadcast", data, data, opts, [x], finish, root=root)
+    return group.call(CallRequest("broadcast", data, data, root=root), opts, [x], finish)
 
 
 def allgather(group: Calls, outputs: Any, inputs: Any, opts: Any = None, *more: Any) -> Any:
@@ -81,7 +82,7 @@ def _gather_into(
     finish = None if joined is None else joined.finish
     width = tensors.width(x)
     counts = tuple(width * size for size in sizes)
-    return group.call(kind, data, into, opts, outputs, finish, root=root, counts=counts)
+    return group.call(CallRequest(kind, data, into, root=root, counts=counts), opts, outputs, finish)
 
 
 def scatter(group: Calls, outputs: Any, inputs: Any, opts: Any = None, *more: Any) -> Any:
@@ -100,7 +101,8 @@ def scatter(group: Calls, outputs: Any, inputs: Any, opts: Any = None, *more: An
     joined = tensors.JoinedOutputs([out])
     into = tensors.moved(joined.whole)
     counts = (tensors.width(out) * out.numel(),) * group.comm.size
-    return group.call("scatter", data, into, opts, [out], joined.finish, root=opts.rootRank, counts=counts)
+    request = CallRequest("scatter", data, into, root=opts.rootRank, counts=counts)
+    return group.call(request, opts, [out], joined.finish)
 
 
 def all_to_all_single(

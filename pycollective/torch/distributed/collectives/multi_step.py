@@ -129,9 +129,9 @@ def _gathered(comm: Communicator, x: Any, counts: Sequence[int], timeout: float)
 
 def _move(comm: Communicator, kind: str, data: Any, into: Any, counts: tuple[int, ...], timeout: float) -> None:
     """A collective: completed when it returns, or on a device enqueued in the current stream."""
-    device = cuda().device(into)
+    device, request = cuda().device(into), CallRequest(kind, data, into, counts=counts, timeout=timeout)
     if device < 0:
-        x, out = tensors.buffers(data, into)
-        comm.backend.run(CallRequest(kind, x, out, counts=counts, timeout=timeout))
+        request.x, request.out = tensors.buffers(data, into)
+        comm.backend.run(request)
     else:
-        streams.launch(comm, kind, data, into, cuda().current(device), timeout, counts=counts)
+        streams.launch(comm, request, cuda().current(device))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed.distributed_c10d as c10d
 
+from pycollective.comm.request import CallRequest
 from pycollective.torch.distributed import tensors
 from pycollective.torch.distributed.collectives import multi_step
 from pycollective.torch.distributed.collectives.arguments import many, one, operator, options, same_size
@@ -43,7 +44,7 @@ def allreduce_as_one(group: Calls, inputs: Sequence[Any], opts: Any) -> Any:
     joined = tensors.JoinedOutputs(inputs)
     group.settle("allreduce", inputs, joined.finish is not None)
     data = tensors.numbers(joined.fill().whole)
-    return group.call("allreduce", data, data, opts, inputs, joined.finish, op=op, scale=scale)
+    return group.call(CallRequest("allreduce", data, data, op=op, scale=scale), opts, inputs, joined.finish)
 
 
 def reduce(group: Calls, inputs: Any, opts: Any = None, *more: Any) -> Any:
@@ -58,7 +59,7 @@ def reduce(group: Calls, inputs: Any, opts: Any = None, *more: Any) -> Any:
         out, finish = tensors.numbers(joined.whole), joined.finish
     group.settle("reduce", [x], not tensors.plain(x))
     data = tensors.numbers(tensors.straight(x))
-    return group.call("reduce", data, out, opts, [x], finish, op=op, root=root, scale=scale)
+    return group.call(CallRequest("reduce", data, out, root=root, op=op, scale=scale), opts, [x], finish)
 
 
 def reduce_scatter(group: Calls, outputs: Any, inputs: Any, opts: Any = None, *more: Any) -> Any:
@@ -85,4 +86,5 @@ def _reduce_scatter(group: Calls, out: Any, parts: Sequence[Any], sizes: Sequenc
     data, into = tensors.numbers(tensors.joined(parts)), tensors.numbers(joined.whole)
     width = 2 if out.is_complex() else 1
     counts = tuple(width * size for size in sizes)
-    return group.call("reduce_scatter", data, into, opts, [out], joined.finish, op=op, counts=counts, scale=scale)
+    request = CallRequest("reduce_scatter", data, into, counts=counts, op=op, scale=scale)
+    return group.call(request, opts, [out], joined.finish)

@@ -19,9 +19,10 @@ from typing import Any, TypeVar
 
 import torch
 
+from pycollective.comm.backend import HostBackend
 from pycollective.comm.communicator import Communicator
 from pycollective.errors import CommunicatorError, Error, NestedCallError, TimeoutError
-from pycollective.torch.distributed.health import Health
+from pycollective.torch.distributed import health
 
 _T = TypeVar("_T")
 _LOOK = 0.05
@@ -81,11 +82,11 @@ class JobQueue:
     """Args:
     build: collective, creates the job queue's communicator; called when a job first uses it.
     name: for messages.
-    health: of the process group.
+    backend: of the process group's communicator; a failure of one of the two communicators ends both.
     """
 
-    def __init__(self, build: Callable[[], Communicator], name: str, health: Health) -> None:
-        self._build, self._name, self._health = build, name, health
+    def __init__(self, build: Callable[[], Communicator], name: str, backend: HostBackend) -> None:
+        self._build, self._name, self._backend = build, name, backend
         self._comm: Communicator | None = None
         self._jobs: collections.deque[Ticket] = collections.deque()
         self._changed = threading.Condition()
@@ -99,24 +100,24 @@ class JobQueue:
     @property
     def comm(self) -> Communicator:
         """The job queue's communicator; only for the job being executed. Raises the error that has ended the group."""
-        self._health.require_sound()
+        self._backend.check()
         if self._comm is None:
             try:
                 self._comm = self._built()
             except Error as error:
-                self._health.give_up(error)
-                self._health.require_sound()  # raises what all ranks report
+                health.give_up(self._backend, error)
+                self._backend.check()  # raises what all ranks report
                 raise
         return self._comm
 
     def _built(self) -> Communicator:
         """Connect through torch's store, which does not report lost ranks: this thread checks for them meanwhile."""
-        self._health.check()
+        health.check(self._backend)
         building: Future[Communicator] = Future()
         arguments = building, self._build
         threading.Thread(target=_settle, args=arguments, name=f"{self._name} connects", daemon=True).start()
         while not wait([building], _LOOK).done:
-            self._health.check()
+            health.check(self._backend)
         return building.result()
 
     def perform(self, job: Job) -> Any:
@@ -125,7 +126,7 @@ class JobQueue:
             return job(self)
         except Error as error:
             if self._comm is not None and self._comm.backend.team.poisoned:
-                self._health.give_up(error)
+                health.give_up(self._backend, error)
             raise
 
     def inside(self) -> bool:

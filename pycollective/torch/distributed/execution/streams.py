@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from pycollective.comm import request
-from pycollective.comm.arguments.options import Options
 from pycollective.comm.communicator import Communicator
+from pycollective.comm.request import CallRequest, read
 from pycollective.errors import TimeoutError
 from pycollective.torch.distributed.cuda import cuda
 from pycollective.torch.distributed.execution.work import CollectiveWork
@@ -47,27 +46,14 @@ class Streams:
             stream.synchronize()
 
 
-def launch(
-    comm: Communicator,
-    kind: str,
-    data: Any,
-    into: Any,
-    stream: Any,
-    timeout: float,
-    *,
-    op: str = "sum",
-    topology: Any = None,
-    root: int = -1,
-    counts: tuple[int, ...] | None = None,
-    scale: tuple[float, float] | None = None,
-) -> None:
-    """Enqueue a collective in a stream. `data` and `into`: tensors on one device, or None if a rank has none."""
-    options: Options = {"op": op, "topology": topology, "timeout": timeout, "stream": stream}
-    if scale is not None:
-        options["prescale"], options["postscale"] = scale
+def launch(comm: Communicator, request: CallRequest, stream: Any) -> None:
+    """Enqueue a collective in a stream. `request.x` and `request.out`: tensors on one device, None if there is none."""
+    data, into = request.x, request.out
     x = None if data is None else cuda().array(data)
     out = x if into is data else None if into is None else cuda().array(into)
-    comm.call(request.read(kind, x, out, None, options, root, counts))
+    made = read(request.collective, x, out, None, {"stream": stream}, request.root, request.counts)
+    made.op, made.scale, made.topology, made.timeout = request.op, request.scale, request.topology, request.timeout
+    comm.call(made)
 
 
 class DeviceWork(CollectiveWork):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
@@ -276,3 +277,23 @@ class PlainWork(Work):
         work.outputs, work.jobs = list(outputs), jobs
         work._completed = work.waited_for = True
         return work
+
+
+_kept: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+def keep_works() -> None:
+    """Make a reducer keep the complete Work that it waits for in backward, until it gets the next.
+
+    When C++ calls a process group, it keeps the Python half of the returned Work. When Python passes one to C++, only
+    the C++ half is kept: once Python has released the Work, it has the methods of its base class, and `wait` never
+    returns. There is one such place, DistributedDataParallel.join(divide_by_initial_world_size=False).
+    """
+    reducer: Any = dist.Reducer
+    hand_over = reducer._set_forward_pass_work_handle
+
+    def keep(self: Any, work: Any, *more: Any) -> None:
+        _kept[self] = work
+        hand_over(self, work, *more)
+
+    reducer._set_forward_pass_work_handle = keep

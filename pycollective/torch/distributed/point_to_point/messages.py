@@ -14,7 +14,7 @@ from pycollective import _core
 from pycollective.comm.arguments.numbers import rank_number
 from pycollective.comm.communicator import Communicator
 from pycollective.errors import CommunicatorError, Error, PeerLostError, TimeoutError
-from pycollective.torch.distributed.health import Health
+from pycollective.torch.distributed import health
 from pycollective.torch.distributed.point_to_point.mailbox import Announcements
 
 _EAGER_LOOKS, _LOOK = 20, 1e-4
@@ -221,7 +221,8 @@ class Messages:
 
     def _start(self, send: Send) -> None:
         self.mailbox.announce(send.dest, send.tag, send.data.count)
-        send.handle = self._isend(send.data, send.dest)
+        data = send.data
+        send.handle = self.comm.isend(data, send.dest, timeout=self.timeout) if data.count else _Nothing()
 
     def _drain(self, source: int) -> None:
         """Take what `source` has announced while any receive may match it."""
@@ -254,9 +255,6 @@ class Messages:
         else:
             receive.handle = self._irecv(receive.data, source)
 
-    def _isend(self, data: Any, dest: int) -> Any:
-        return self.comm.isend(data, dest, timeout=self.timeout) if data.count else _Nothing()
-
     def _irecv(self, room: Any, source: int) -> Any:
         return self.comm.irecv(room, source, timeout=self.timeout) if room.count else _Nothing()
 
@@ -281,7 +279,7 @@ class Messages:
         if lost and not self.started(one):  # it may have announced messages before it exited
             error = PeerLostError(f"rank {peers[0]} is gone; {self._described(one)}", peers[0])
             if not backend.team.departed(peers[0]):  # fatal for the group
-                Health(self.comm).give_up(error)
+                health.give_up(backend, error)
             raise error
 
     def _described(self, one: Send | Receive) -> str:

@@ -23,7 +23,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook  # noqa: E
 from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 
-from pycollective.torch.distributed.health import Health  # noqa: E402
+from pycollective.torch.distributed import health  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -230,7 +230,7 @@ def test_a_rendezvous_that_fails_ends_the_group_with_its_cause(gone: bool, monke
     monkeypatch.setattr("pycollective.torch.distributed.health._CLOSING", 0.1)
     backend = mock.Mock(group=SimpleNamespace(size=3, rank=1))
     backend.team.gone.side_effect = lambda rank: gone and rank == 0 and backend.check.call_count > 1
-    Health(mock.Mock(backend=backend)).give_up(pycollective.BootstrapError("rank 0 left the rendezvous"))
+    health.give_up(backend, pycollective.BootstrapError("rank 0 left the rendezvous"))
     (failure,) = backend.fail.call_args.args
     assert type(failure) is (pycollective.PeerLostError if gone else pycollective.TimeoutError)
     assert "rank 0" in str(failure)
