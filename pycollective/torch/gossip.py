@@ -127,16 +127,14 @@ class Gossiping:
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if self._order == "combine_then_adapt":
-            self._start()
-            self._finish()
-            self.wrapped_class.step(self)
-        else:
+        if self._order == "adapt_then_combine":
             if self._mixing is not None:
                 self._mixing.check(self.gossip_steps)
             self.wrapped_class.step(self)
-            self._start()
-            self._finish()
+        self._start()
+        self._finish()
+        if self._order == "combine_then_adapt":
+            self.wrapped_class.step(self)
         self.gossip_steps += 1
         self._made_of._opt_called = True  # its learning rate schedulers check it
         return loss

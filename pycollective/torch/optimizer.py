@@ -98,11 +98,8 @@ def unique_names(
     """
     own = [p for group in optimizer.param_groups for p in group["params"]]
     if named_parameters is None:
-        return [
-            (f"noname.{i}.{j}", p)
-            for i, group in enumerate(optimizer.param_groups)
-            for j, p in enumerate(group["params"])
-        ]
+        groups = enumerate(optimizer.param_groups)
+        return [(f"noname.{i}.{j}", p) for i, group in groups for j, p in enumerate(group["params"])]
     named = checks.items(named_parameters, "named_parameters", "(name, parameter)")
     if not all(isinstance(row, tuple) and len(row) == 2 for row in named):
         raise ValueError("named_parameters are tuples (name, parameter), as model.named_parameters() gives them")

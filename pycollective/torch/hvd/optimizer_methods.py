@@ -113,8 +113,8 @@ class OptimizerMethods(GradientReducer):
         self._watch()
         for gradient in self._gradients.values():
             gradient.passes = self.backward_passes_per_step
-        keep = not set_to_none and self._windows is not None and self._communicates
-        if not keep or not self._windows.zero(self._own()):  # type: ignore[union-attr]
+        windows = None if set_to_none or not self._communicates else self._windows
+        if windows is None or not windows.zero(self._own()):
             self.wrapped_class.zero_grad(self, set_to_none)
 
     def set_backward_passes_per_step(self, passes: int) -> None:

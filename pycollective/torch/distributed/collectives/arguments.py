@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -23,15 +22,6 @@ _NAMES = {
     _RED.PREMUL_SUM: "sum",
 }
 _ON_COMPLEX = frozenset((_RED.SUM, _RED.AVG, _RED.PREMUL_SUM))
-
-
-@dataclass(slots=True)
-class Together:
-    """The options of each of several calls that are made as one."""
-
-    reduceOp: Any
-    timeout: timedelta
-    asyncOp: bool
 
 
 def options(kind: type, given: Any, *more: Any) -> Any:

@@ -10,7 +10,7 @@ import torch.distributed.distributed_c10d as c10d
 from pycollective.comm.request import CallRequest
 from pycollective.torch.distributed import tensors
 from pycollective.torch.distributed.collectives import data_movement, reductions
-from pycollective.torch.distributed.collectives.arguments import Together, operator, options
+from pycollective.torch.distributed.collectives.arguments import operator, options
 from pycollective.torch.distributed.collectives.calls import Calls, recorded
 from pycollective.torch.distributed.cuda import cuda
 from pycollective.torch.distributed.execution.streams import DeviceWork
@@ -75,10 +75,10 @@ def reduce_scatter_single_coalesced(
 
 
 def _together(group: Calls, call: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], opts: Any) -> Any:
-    later = getattr(opts, "asyncOp", True)
-    each = Together(getattr(opts, "reduceOp", None), opts.timeout, later)
-    works = [call(group, *some, each) for some in arguments]
+    works = [call(group, *some, opts) for some in arguments]
     outputs = [x for work in works for x in work.outputs]
     if works and isinstance(works[-1], DeviceWork):
         return works[-1].together(outputs)
-    return Work(Several(works), outputs, None, group.jobs) if later else PlainWork.completed(outputs, group.jobs)
+    if getattr(opts, "asyncOp", True):
+        return Work(Several(works), outputs, None, group.jobs)
+    return PlainWork.completed(outputs, group.jobs)
