@@ -248,7 +248,7 @@ def sendrecv(
     """
     comm = communicator_of(comm)
     sendbuf, recvbuf = _array(sendbuf), _array(recvbuf)
-    sends, receives = not _is_nowhere(dest), not _is_nowhere(source)
+    sends, receives = not _is_unset(dest, "PROC_NULL"), not _is_unset(source, "PROC_NULL")
     if not receives:
         if sends:
             send(sendbuf, dest, tag=sendtag, comm=comm)
@@ -270,23 +270,24 @@ def _message(comm: Communicator, peer: Any, tag: Any, *, receives: bool) -> Plan
     peer = rank_of(peer, name, comm)
     if peer == comm.rank:
         checks.refuse_value(name, "another rank than this one", peer)
-    number = 0 if tag is None or tag == mpi_constant("ANY_TAG") else checks.integer(tag, "tag", 0)
+    number = 0 if _is_unset(tag, "ANY_TAG") else checks.integer(tag, "tag", 0)
     return PlannedCollective("send", comm, root=peer, note=f"with tag {number}" if number else "", receives=receives)
 
 
 def _source(source: Any, comm: Communicator) -> Any:
-    if source is not None and source != mpi_constant("ANY_SOURCE"):
+    if not _is_unset(source, "ANY_SOURCE"):
         return source
     if comm.size != 2:
         checks.refuse_value("source", "a rank: messages of any source exist only among 2 ranks", source)
     return 1 - comm.rank
 
 
-def _is_nowhere(peer: Any) -> bool:
-    return peer is None or peer == mpi_constant("PROC_NULL")
+def _is_unset(value: Any, constant: str) -> bool:
+    """Return whether an argument is None, or mpi4py's constant that stands for it."""
+    return value is None or value == mpi_constant(constant)
 
 
 def _fill(status: Any, source: int, tag: Any) -> None:
     if status is not None:
         status.Set_source(source)
-        status.Set_tag(0 if tag is None or tag == mpi_constant("ANY_TAG") else tag)
+        status.Set_tag(0 if _is_unset(tag, "ANY_TAG") else tag)

@@ -65,17 +65,14 @@ def operator_of(op: Any) -> str | Op:
         return op
     if isinstance(op, int) and not isinstance(op, bool) and op in OPS:
         return OPS[op]
-    found = next((name for operator, name in _operators_of(sys.modules.get("mpi4py.MPI")) if operator == op), None)
+    mpi = sys.modules.get("mpi4py.MPI")  # None: not imported
+    known = [name for name in OPERATORS if hasattr(mpi, name.upper())]
+    found = next((name for name in known if getattr(mpi, name.upper()) == op), None)
     if found is None:
         checks.refuse_type(
             "op", f"an operator's name ({', '.join(OPERATORS)}), or one of mpi4py that has such a name", op
         )
     return found
-
-
-def _operators_of(mpi: Any) -> tuple[tuple[Any, str], ...]:
-    """The operators that mpi4py has too; none if it is None, because it has not been imported."""
-    return tuple((getattr(mpi, name.upper()), name) for name in OPERATORS if hasattr(mpi, name.upper()))
 
 
 def mpi_constant(name: str) -> Any:

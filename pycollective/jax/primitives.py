@@ -36,7 +36,8 @@ def _evaluate(x: Any, *, call: PlannedCollective) -> tuple[Any, Any]:
     planned.checked(x, call.name)
     shape = planned.result_shape(call, x.shape)
     planned.plan(call, x.shape, str(x.dtype))
-    return ShapedArray(shape, x.dtype), {private.ordered_effect}
+    sends = call.name == "send" and not call.receives
+    return [] if sends else ShapedArray(shape, x.dtype), {private.ordered_effect}
 
 
 def _lower(ctx: Any, x: Any, *, call: PlannedCollective) -> list[Any]:
@@ -147,24 +148,14 @@ ad.deflinear2(_copies_p, lambda cotangent, x, *, call: [bind(call, ad.instantiat
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
-def _evaluate_send(x: Any, *, call: PlannedCollective) -> tuple[Any, Any]:
-    planned.checked(x, "send")
-    planned.plan(call, x.shape, str(x.dtype))
-    return [], {private.ordered_effect}
-
-
-def _batch_send(arguments: Any, axes: Any, *, call: PlannedCollective) -> tuple[Any, Any]:
+def _batch_message(arguments: Any, axes: Any, *, call: PlannedCollective) -> tuple[Any, Any]:
+    if call.receives:
+        return recv_p.bind(*arguments, call=call), axes[0]
     return send_p.bind(*arguments, call=call), ()
 
 
-send_p = private.primitive("send", _evaluate_send, _lower, _batch_send, multiple_results=True)
-
-
-def _batch_recv(arguments: Any, axes: Any, *, call: PlannedCollective) -> tuple[Any, Any]:
-    return recv_p.bind(*arguments, call=call), axes[0]
-
-
-recv_p = private.primitive("recv", _evaluate, _lower, _batch_recv)
+send_p = private.primitive("send", _evaluate, _lower, _batch_message, multiple_results=True)
+recv_p = private.primitive("recv", _evaluate, _lower, _batch_message)
 
 
 def _evaluate_sendrecv(

@@ -83,9 +83,7 @@ def is_kept(operand: Any) -> bool:
 
 def lower_to_python(ctx: Any, function: Any, operands: Any) -> list[Any]:
     """Lower to a call of a Python function that takes NumPy arrays and returns a tuple of them."""
-    from jax.interpreters.mlir import emit_python_callback
-
-    results, token, _ = emit_python_callback(
+    results, token, _ = mlir.emit_python_callback(
         ctx, function, ctx.tokens_in.get(ordered_effect), list(operands), list(ctx.avals_in), list(ctx.avals_out),
         has_side_effect=True,
     )  # fmt: skip

@@ -93,10 +93,8 @@ def reduce_gradients(
     import optax
 
     def update(updates: Any, state: Any, params: Any = None) -> Any:
-        return (
-            grouped_allreduce(updates, op, compression=compression, predivide=predivide, process_set=process_set),
-            state,
-        )
+        reduced = grouped_allreduce(updates, op, compression=compression, predivide=predivide, process_set=process_set)
+        return reduced, state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 

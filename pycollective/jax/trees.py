@@ -61,7 +61,11 @@ def grouped_allreduce(
     if sent:
         arrays = [array for array, _ in sent.values()]
         group = GradientGroup(_rows(sent, arrays), op, predivide, process_set, prefix="jax")
-        reduced = dict(zip(sent, handlers.call(_reduces(group), arrays), strict=True))
+
+        def start(call: GraphCall) -> None:
+            group.start(call.inputs, _outputs(call), call.done)
+
+        reduced = dict(zip(sent, handlers.call(start, arrays), strict=True))
         leaves = [
             compression.decompress(reduced[name], sent[name][1]) if name in reduced else leaf
             for name, leaf in zip(names, leaves, strict=True)
@@ -122,13 +126,6 @@ def _rows(names: Any, arrays: Sequence[Any]) -> Rows:
 
 def _outputs(call: GraphCall) -> list[Any]:
     return [call.output(number, array.shape) for number, array in enumerate(call.inputs)]
-
-
-def _reduces(group: GradientGroup) -> Start:
-    def start(call: GraphCall) -> None:
-        group.start(call.inputs, _outputs(call), call.done)
-
-    return start
 
 
 def _broadcasts(rows: Rows, root_rank: int, process_set: ProcessSet) -> Start:

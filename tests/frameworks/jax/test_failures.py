@@ -37,6 +37,7 @@ def _refused() -> None:
         (lambda: pj.allreduce(x, "sum", comm=3), TypeError, "comm must be"),
         (lambda: pj.bcast(x, 1), ValueError, "root must be"),
         (lambda: pj.bcast(x, True), TypeError, "root must be"),
+        (lambda: pj.reduce(x, "sum", None), TypeError, "root must be"),
         (lambda: jax.jit(lambda root: pj.bcast(x, root))(0), TypeError, "root must be"),
         (lambda: pj.alltoall(x), ValueError, r"shape \(nproc, ...\)"),
         (lambda: pj.scan(x, "avg"), ValueError, "avg"),
