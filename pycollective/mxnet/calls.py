@@ -1,19 +1,45 @@
-"""How Horovod's operations are called on NDArrays: read as NumPy arrays, run, and turned into NDArrays again."""
+"""How Horovod's operations are called on NDArrays: read as NumPy arrays, run, and turned into NDArrays again.
+
+Errors are of MXNet's own class, which scripts catch, as well as of this library's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import mxnet as mx
+from mxnet.base import MXNetError
 
 from pycollective import checks
 from pycollective.engine import Item
+from pycollective.errors import MismatchError
 from pycollective.hvd import handles
 from pycollective.hvd.operations import HorovodOperation
 from pycollective.hvd.process_sets import ProcessSet
 from pycollective.mxnet.arrays import copied, empty, readable, several, writable
-from pycollective.mxnet.errors import mxnet_errors
+
+
+class NDArrayMismatchError(MXNetError, MismatchError):
+    """The ranks' calls, parameters or gradients do not match; on every rank, with the differences."""
+
+
+class NDArrayValueError(MXNetError, ValueError):
+    """An invalid argument, rejected before anything was sent."""
+
+
+@contextlib.contextmanager
+def mxnet_errors() -> Iterator[None]:
+    """Convert errors to those that are MXNet's too. HorovodInternalError is none of MXNet's and stays as it is."""
+    try:
+        yield
+    except MXNetError:
+        raise
+    except MismatchError as error:
+        raise NDArrayMismatchError(str(error)) from error
+    except (ValueError, NotImplementedError) as error:
+        raise NDArrayValueError(str(error)) from error
 
 
 def submit_and_wait(items: Sequence[Item], priority: int, process_set: ProcessSet) -> list[Any]:

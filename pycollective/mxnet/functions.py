@@ -16,9 +16,8 @@ from pycollective.hvd.objects import allgather_object as allgather_object
 from pycollective.hvd.objects import broadcast_object as broadcast_object
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.mxnet.arrays import writable
-from pycollective.mxnet.calls import submit_and_wait
-from pycollective.mxnet.data_movement import broadcast_
-from pycollective.mxnet.errors import mxnet_errors
+from pycollective.mxnet.calls import mxnet_errors, submit_and_wait
+from pycollective.mxnet.mpi_ops import broadcast_
 
 Rows = dict[str, tuple[tuple[int, ...], str] | None]
 """Name of a parameter -> its shape and element type; None: its initialization is deferred until its shape is known."""

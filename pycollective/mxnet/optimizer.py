@@ -11,7 +11,7 @@ from pycollective.hvd.arguments import Average, split_evenly
 from pycollective.hvd.gradients.gradient_group import GradientGroup, new_prefix
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.mxnet.arrays import writable
-from pycollective.mxnet.errors import mxnet_errors
+from pycollective.mxnet.calls import mxnet_errors
 
 _OWN = {"_optimizer", "_predivide", "_num_groups", "_process_set", "_prefix", "_groups"}
 

@@ -14,8 +14,8 @@ from pycollective.hvd.arguments import Average, compressor, split_evenly
 from pycollective.hvd.gradients.gradient_group import GradientGroup, new_prefix
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.mxnet.arrays import writable
+from pycollective.mxnet.calls import mxnet_errors
 from pycollective.mxnet.compression import Compression
-from pycollective.mxnet.errors import mxnet_errors
 from pycollective.mxnet.optimizer import DistributedOptimizer, takes_part
 
 
