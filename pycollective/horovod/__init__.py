@@ -71,14 +71,19 @@ def is_installed() -> bool:
     return sys.modules.get("horovod") is sys.modules[__name__]
 
 
-class _Finder(MetaPathFinder):
+class _Finder(MetaPathFinder, Loader):
+    """Loads modules under another name: the same objects."""
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         home = _home(fullname)
         if home is None or importlib.util.find_spec(home) is None:
             return None
-        return ModuleSpec(fullname, _Alias(home), origin=home, is_package=True)
+        return ModuleSpec(fullname, self, origin=home, is_package=True)
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(_home(module.__name__) or "")
 
 
 def _home(name: str) -> str | None:
@@ -86,13 +91,3 @@ def _home(name: str) -> str | None:
         if name == theirs or name.startswith(f"{theirs}."):
             return ours + name[len(theirs) :]
     return None
-
-
-class _Alias(Loader):
-    """Loads a module under another name: the same object."""
-
-    def __init__(self, home: str) -> None:
-        self.home = home
-
-    def exec_module(self, module: ModuleType) -> None:
-        sys.modules[module.__name__] = importlib.import_module(self.home)

@@ -57,6 +57,18 @@ def groups_of(num_groups: Any, groups: Any) -> Any:
     return num_groups if groups is None else groups
 
 
+def weights_of(local_layers: Any) -> list[Any]:
+    """The trainable weights of a Keras layer, or of several; none of None.
+
+    Raises:
+        ValueError: something else.
+    """
+    layers = [local_layers] if hasattr(local_layers, "trainable_weights") else list(local_layers or ())
+    if not all(hasattr(layer, "trainable_weights") for layer in layers):
+        raise ValueError("local_layers must be Keras layers")
+    return [weight for layer in layers for weight in layer.trainable_weights]
+
+
 def split_evenly(values: Sequence[T], parts: int) -> list[Sequence[T]]:
     """`parts` pieces of a list, in order, whose lengths differ by at most one; the longer ones first."""
     least, more = divmod(len(values), max(1, parts))

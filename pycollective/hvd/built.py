@@ -72,3 +72,8 @@ def ccl_built() -> bool:
 def rocm_built() -> bool:
     """False: there is no ROCm build."""
     return False
+
+
+def num_rank_is_power_2(num_rank: int) -> bool:
+    """Return whether a number of ranks is a power of two. Horovod's Adasum needs one; here it takes any number."""
+    return num_rank > 0 and num_rank & (num_rank - 1) == 0

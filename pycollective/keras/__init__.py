@@ -13,7 +13,7 @@ from pycollective.keras import callbacks, elastic
 from pycollective.keras import interface as _interface
 from pycollective.keras.callbacks import *  # noqa: F403
 from pycollective.keras.interface import *  # noqa: F403
-from pycollective.keras.loading import Loader as _Loader
+from pycollective.keras.optimizer import Loader as _Loader
 
 __all__ = [*_interface.__all__, *_methods.__all__, "callbacks", "elastic", "load_model"]
 

@@ -8,8 +8,13 @@ import tf_keras
 
 from pycollective.keras import backends
 from pycollective.keras.aggregation import Aggregation
-from pycollective.keras.options import OptimizerOptions
-from pycollective.keras.reduction import GradientReduction, ReducingOptimizer, copy_exclusions, subclass
+from pycollective.keras.reduction import (
+    GradientReduction,
+    OptimizerOptions,
+    ReducingOptimizer,
+    copy_exclusions,
+    subclass,
+)
 
 OPTIMIZERS = (tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer)
 Pairs = list[tuple[Any, Any]]
@@ -31,11 +36,7 @@ class Reducing(ReducingOptimizer):
         self._reduced = False
         passes = self.options.backward_passes_per_step
         self._agg_helper = Aggregation(self.options, self.reduction) if passes > 1 else None
-        self._weights_to_set: Any = None
-
-    def set_when_built(self, weights: list[Any]) -> None:
-        """Give the optimizer's variables these values, once they have been created."""
-        self._weights_to_set = weights
+        self.weights_to_set: list[Any] | None = None  # once the optimizer's variables have been created
 
     def _reduce(self: Any, pairs: Any) -> Pairs:
         gradients, variables = zip(*pairs, strict=True)
@@ -44,7 +45,7 @@ class Reducing(ReducingOptimizer):
         elif getattr(self, "_is_wrapped_by_loss_scale_optimizer", False):
             raise ValueError("backward_passes_per_step > 1 cannot be combined with a LossScaleOptimizer of tf_keras")
         else:
-            reduced = self._agg_helper.compute_gradients(gradients, variables)
+            reduced = self._agg_helper.compute(gradients, variables)
         return list(zip(reduced, variables, strict=True))
 
     def _computed(self, pairs: Any) -> Pairs:
@@ -72,7 +73,7 @@ class Reducing(ReducingOptimizer):
         def apply() -> Any:
             return super(Reducing, self).apply_gradients(pairs, name=name, **as_they_are)
 
-        return apply() if self._agg_helper is None else self._agg_helper.apply(apply, self)
+        return apply() if self._agg_helper is None else self._agg_helper.apply_or_count(apply, self)
 
 
 class ReducingCurrent(Reducing):
@@ -105,7 +106,7 @@ class ReducingCurrent(Reducing):
     def build(self: Any, var_list: Any) -> None:
         """Create the optimizer's variables, and give them the values that it was copied with."""
         super().build(var_list)
-        weights, self._weights_to_set = self._weights_to_set, None
+        weights, self.weights_to_set = self.weights_to_set, None
         if weights is not None and len(weights) == len(self.variables):
             self.set_weights(weights)
 
@@ -141,7 +142,7 @@ def distribute(optimizer: Any, options: OptimizerOptions) -> Any:
     made = _subclass(type(optimizer), options).from_config(optimizer.get_config())
     copy_exclusions(optimizer, made)
     if isinstance(optimizer, tf_keras.optimizers.Optimizer) and getattr(optimizer, "_built", False):
-        made.set_when_built([variable.numpy() for variable in optimizer.variables])
+        made.weights_to_set = [variable.numpy() for variable in optimizer.variables]
     return made
 
 

@@ -11,8 +11,13 @@ from keras.src import api_export
 from keras.src.saving import object_registration
 
 from pycollective.keras import backends
-from pycollective.keras.options import OptimizerOptions
-from pycollective.keras.reduction import GradientReduction, ReducingOptimizer, copy_exclusions, subclass
+from pycollective.keras.reduction import (
+    GradientReduction,
+    OptimizerOptions,
+    ReducingOptimizer,
+    copy_exclusions,
+    subclass,
+)
 
 
 class Reducing(ReducingOptimizer):

@@ -1,20 +1,23 @@
-"""DistributedOptimizer: any optimizer of Keras 3 or tf_keras, on gradients that are reduced over all ranks."""
+"""DistributedOptimizer: any optimizer of Keras 3 or tf_keras, on gradients that are reduced over all ranks.
+
+And loading saved models so that their optimizers are distributed.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 import keras
 
 from pycollective import checks
-from pycollective.hvd.arguments import Average, groups_of
+from pycollective.hvd.arguments import Average, groups_of, weights_of
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.keras import keras3
 from pycollective.keras.compression import Compression
-from pycollective.keras.options import OptimizerOptions
+from pycollective.keras.reduction import OptimizerOptions
 
 
 def DistributedOptimizer(
@@ -88,16 +91,13 @@ def PartialDistributedOptimizer(
 
     The other arguments are those of DistributedOptimizer.
     """
-    layers = [local_layers] if hasattr(local_layers, "trainable_weights") else list(local_layers or ())
-    if not all(hasattr(layer, "trainable_weights") for layer in layers):
-        raise ValueError("local_layers must be layers of Keras")
+    local = weights_of(local_layers)
     made = DistributedOptimizer(
         optimizer, name, device_dense, device_sparse, compression, sparse_as_dense, gradient_predivide_factor, op, 0,
         groups, backward_passes_per_step, average_aggregated_gradients, process_set, scale_local_gradients,
     )  # fmt: skip
-    for layer in layers:
-        for variable in layer.trainable_weights:
-            made.register_local_var(variable)
+    for variable in local:
+        made.register_local_var(variable)
     return made
 
 
@@ -111,3 +111,46 @@ def home_of(optimizer: Any) -> ModuleType:
         if isinstance(optimizer, keras2.OPTIMIZERS):
             return keras2
     return checks.refuse_type("optimizer", "an optimizer of Keras 3 or tf_keras", optimizer)
+
+
+class Loader:
+    """Loads models with one package of Keras: Keras 3 or tf_keras."""
+
+    def __init__(self, keras: Any) -> None:
+        self._keras = keras
+
+    def load_model(
+        self,
+        filepath: Any,
+        custom_optimizers: Sequence[type] | None = None,
+        custom_objects: Mapping[str, Any] | None = None,
+        compression: Any = Compression.none,
+        legacy_opts: bool = False,
+        *,
+        backward_passes_per_step: int = 1,
+        average_aggregated_gradients: bool = False,
+    ) -> Any:
+        """Load a saved model, whose optimizer, with its state, becomes a DistributedOptimizer.
+
+        Args:
+            filepath: of a model saved by `model.save`, distributed or not.
+            custom_optimizers: classes of optimizers that Keras does not have.
+            custom_objects: name -> class or function, for `keras.models.load_model`.
+            compression, backward_passes_per_step, average_aggregated_gradients: as they were given to
+                DistributedOptimizer, whose other arguments have their defaults.
+            legacy_opts: accepted for Horovod's scripts, and ignored: the file has the optimizer's class.
+
+        Raises:
+            ValueError: the optimizer in the file adds up the gradients of another number of steps: the file does not
+                tell whether their sum or their average was used.
+        """
+        known = {kind.__name__: kind for kind in custom_optimizers or ()}
+        options = OptimizerOptions(
+            compression=compression,
+            backward_passes_per_step=backward_passes_per_step,
+            average_aggregated_gradients=average_aggregated_gradients,
+        )
+        model = self._keras.models.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
+        if getattr(model, "optimizer", None) is not None:
+            home_of(model.optimizer).convert(model.optimizer, options)
+        return model

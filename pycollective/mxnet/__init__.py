@@ -8,8 +8,7 @@ from pycollective.mxnet import mpi_ops as _mpi_ops
 from pycollective.mxnet.compression import Compression
 from pycollective.mxnet.functions import allgather_object, broadcast_object, broadcast_parameters
 from pycollective.mxnet.mpi_ops import *  # noqa: F403
-from pycollective.mxnet.optimizer import DistributedOptimizer
-from pycollective.mxnet.trainer import DistributedTrainer
+from pycollective.mxnet.optimizer import DistributedOptimizer, DistributedTrainer
 
 __all__ = [
     *_mpi_ops.__all__,

@@ -11,7 +11,7 @@ from pycollective.hvd.elastic.running import run as run
 from pycollective.hvd.elastic.state import ObjectState
 from pycollective.hvd.objects import broadcast_object
 from pycollective.mxnet.functions import broadcast_parameters
-from pycollective.mxnet.trainer import DistributedTrainer
+from pycollective.mxnet.optimizer import DistributedTrainer
 
 __all__ = ["GluonState", "run"]
 

@@ -9,13 +9,14 @@ from pycollective.tensorflow import elastic, util
 from pycollective.tensorflow import mpi_ops as mpi_ops
 from pycollective.tensorflow.compression import Compression
 from pycollective.tensorflow.functions import (
+    BroadcastGlobalVariablesHook,
     allgather_object,
+    broadcast_global_variables,
     broadcast_object,
     broadcast_object_fn,
     broadcast_variables,
 )
 from pycollective.tensorflow.gradient_tape import DistributedGradientTape, PartialDistributedGradientTape
-from pycollective.tensorflow.hvd.variables import BroadcastGlobalVariablesHook, broadcast_global_variables
 from pycollective.tensorflow.mpi_ops import *  # noqa: F403
 from pycollective.tensorflow.optimizer import DistributedAdasumOptimizer, DistributedOptimizer
 

@@ -11,7 +11,7 @@ from pycollective.hvd.elastic.running import run_graphs
 from pycollective.hvd.elastic.state import ObjectState, require_names
 from pycollective.hvd.elastic.state import State as State
 from pycollective.tensorflow import graph_calls
-from pycollective.tensorflow.hvd.variables import broadcast_variables
+from pycollective.tensorflow.functions import broadcast_variables
 
 __all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]
 
@@ -97,8 +97,7 @@ class TensorFlowState(_VariablesState):
             session: of a v1 graph; by default the default session.
             kwargs: plain values.
         """
-        chosen = list(variables) if variables is not None else tf.compat.v1.global_variables()
-        self.variables = chosen
+        self.variables = list(variables) if variables is not None else tf.compat.v1.global_variables()
         super().__init__(lambda: {"variables": self.variables}, session, **kwargs)
 
 

@@ -1,4 +1,4 @@
-"""Gradients of several passes that are summed on the rank before they are reduced over all ranks, in v1 graphs."""
+"""Gradients of several passes that are summed on the rank before they are reduced over all ranks."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ from typing import Any
 
 import tensorflow as tf
 
-Reduce = Callable[[list[Any], list[Any]], list[Any]]
+Reduce = Callable[[list[Any], Sequence[Any]], list[Any]]
 """(gradients, variables) -> gradients reduced over all ranks."""
 
 
 class LocalGradientAggregation:
     """Sums gradients in variables of its own; every n-th pass reduces the sums and lets the optimizer step.
 
-    Its variables are local variables of the graph: run tf.compat.v1.local_variables_initializer().
+    Here these are local variables of a v1 graph: run tf.compat.v1.local_variables_initializer().
+
+    Attributes:
+        counter: a variable: the number of passes in the sums.
     """
 
-    def __init__(self, passes: int, reduce: Reduce, sparse_as_dense: bool, average: bool, name: str) -> None:
+    counter: Any
+
+    def __init__(self, passes: int, reduce: Reduce, sparse_as_dense: bool, average: bool, name: str = "") -> None:
         """
         Args:
             passes: n.
@@ -26,7 +31,7 @@ class LocalGradientAggregation:
         """
         self._passes, self._reduce, self._sparse_as_dense, self._average = passes, reduce, sparse_as_dense, average
         self._name = name
-        self._count: Any = None
+        self._sums: dict[Any, Any] = {}
 
     def compute(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """The gradients for `apply`, None where there was none: reduced ones in every n-th pass.
@@ -36,20 +41,19 @@ class LocalGradientAggregation:
         """
         dense = [self._dense(gradient) for gradient in gradients]
         here = [i for i, gradient in enumerate(dense) if gradient is not None]
-        present, owners = [dense[i] for i in here], [variables[i] for i in here]
-        with tf.compat.v1.variable_scope(f"{self._name}_aggregation", reuse=tf.compat.v1.AUTO_REUSE):
-            self._count = _local("count", (), tf.int32)
-            sums = [_local(f"sum_{i}", v.shape, g.dtype) for i, (v, g) in enumerate(zip(owners, present, strict=True))]
-        added = [total.assign_add(gradient) for total, gradient in zip(sums, present, strict=True)]
+        present = [dense[i] for i in here]
+        sums = self._sums_for([variables[i] for i in here], present)
+        added = [tf.identity(total.assign_add(gradient)) for total, gradient in zip(sums, present, strict=True)]
         with tf.control_dependencies(added):
-            count = self._count.assign_add(1, read_value=True)
+            count = self.counter.assign_add(1, read_value=True)
         with tf.control_dependencies([count]):
-            complete = tf.equal(tf.identity(count), self._passes)
-            results = tf.cond(complete, lambda: self._complete(sums, owners), lambda: [tf.identity(g) for g in present])
-        found: list[Any] = [None] * len(dense)
-        for i, gradient in zip(here, tf.nest.flatten(results), strict=True):  # a list of one has become a tensor
-            found[i] = gradient
-        return found
+            every = _placed(added, here, len(dense))
+            results = tf.cond(
+                tf.equal(tf.identity(count), self._passes),
+                lambda: self._complete(every, variables),
+                lambda: self._incomplete(present, added),
+            )
+        return _placed(tf.nest.flatten(results), here, len(dense))  # a list of one has become a tensor
 
     def apply(self, apply_gradients: Callable[[], Any], gradients: Sequence[Any], global_step: Any) -> Any:
         """The operation that calls `apply_gradients` in every n-th pass, and counts all of them in `global_step`."""
@@ -64,14 +68,25 @@ class LocalGradientAggregation:
                 return tf.constant(False)
 
         with tf.control_dependencies([gradient for gradient in gradients if gradient is not None]):
-            return tf.cond(tf.equal(self._count.read_value(), 0), step, wait).op
+            return tf.cond(tf.equal(self.counter.read_value(), 0), step, wait).op
 
-    def _complete(self, sums: list[Any], variables: list[Any]) -> list[Any]:
-        values = [total.read_value() for total in sums]
-        reduced = self._reduce(values, variables)
-        with tf.control_dependencies([*values, *reduced]):
-            resets = [total.assign(tf.zeros_like(value)) for total, value in zip(sums, values, strict=True)]
-            resets.append(self._count.assign(0))
+    def _sums_for(self, variables: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
+        """The variables in which these gradients are summed; creates them and the counter if need be."""
+        with tf.compat.v1.variable_scope(f"{self._name}_aggregation", reuse=tf.compat.v1.AUTO_REUSE):
+            self.counter = _local("count", (), tf.int32)
+            sums = [_local(f"sum_{i}", v.shape, gradients[i].dtype) for i, v in enumerate(variables)]
+        self._sums = dict(enumerate(sums))
+        return sums
+
+    def _incomplete(self, gradients: list[Any], sums: list[Any]) -> list[Any]:
+        """What `compute` returns before the n-th pass."""
+        return [tf.identity(gradient) for gradient in gradients]
+
+    def _complete(self, sums: list[Any], variables: Sequence[Any]) -> list[Any]:
+        reduced = [gradient for gradient in self._reduce(sums, variables) if gradient is not None]
+        with tf.control_dependencies(reduced):
+            resets = [total.assign(tf.zeros_like(total)) for total in self._sums.values()]
+            resets.append(self.counter.assign(0))
         with tf.control_dependencies(resets):
             return [g / tf.cast(self._passes, g.dtype) if self._average else tf.identity(g) for g in reduced]
 
@@ -81,6 +96,12 @@ class LocalGradientAggregation:
         if not self._sparse_as_dense:
             raise ValueError("sparse gradients with backward_passes_per_step > 1 need sparse_as_dense=True")
         return tf.convert_to_tensor(gradient)
+
+
+def _placed(values: Sequence[Any], places: Sequence[int], count: int) -> list[Any]:
+    """A list of `count` values: these at their places, None elsewhere."""
+    value_at = dict(zip(places, values, strict=True))
+    return [value_at.get(i) for i in range(count)]
 
 
 def _local(name: str, shape: Any, dtype: Any) -> Any:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from pycollective import checks
-from pycollective.hvd.arguments import Average, groups_of
+from pycollective.hvd.arguments import Average, groups_of, weights_of
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.tensorflow.compression import Compression
 from pycollective.tensorflow.hvd.gradients import GradientReducer, Groups
@@ -122,16 +121,11 @@ def PartialDistributedGradientTape(
     Raises:
         ValueError: one of `local_layers` has no trainable weights to ask for: it is no layer.
     """
-    layers: Sequence[Any] = [] if local_layers is None else local_layers
-    if hasattr(local_layers, "trainable_weights"):
-        layers = [local_layers]
-    if not all(hasattr(layer, "trainable_weights") for layer in layers):
-        raise ValueError("local_layers must be Keras layers")
+    local = weights_of(local_layers)
     tape = DistributedGradientTape(
         gradtape, device_dense, device_sparse, compression, sparse_as_dense, op, gradient_predivide_factor, num_groups,
         groups, process_set, scale_local_gradients,
     )  # fmt: skip
-    for layer in layers:
-        for variable in layer.trainable_weights:
-            tape.register_local_source(variable)
+    for variable in local:
+        tape.register_local_source(variable)
     return tape

@@ -16,7 +16,7 @@ from tensorflow.python.eager import context
 from pycollective.hvd import graph_call
 from pycollective.hvd.exceptions import HorovodInternalError
 from pycollective.hvd.graph_call import Start
-from pycollective.tensorflow import graph_operation, xla_calls
+from pycollective.tensorflow import graph_operation, xla_calls, xla_order
 from pycollective.tensorflow.graph_operation import why_not as why_not
 
 _INTERNAL = f"{HorovodInternalError.__name__}: "
@@ -61,7 +61,9 @@ def call(
         return [tf.convert_to_tensor(result) for result in found]
     _keep_threads_at_exit()
     name = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", name).lstrip("_\\/>-") or "pycollective"
-    if xla_calls.needed():
+    if xla_order.is_compiled(tf.compat.v1.get_default_graph()):
+        if reason := xla_calls.why_not():  # without jit_compile the function can call
+            raise tf.errors.UnimplementedError(None, None, f"{name!r} cannot be called with jit_compile=True: {reason}")
         return xla_calls.build(start, inputs, dtypes, shapes, name)
     with tf.device("CPU:0"):
         if why_not():

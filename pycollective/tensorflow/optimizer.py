@@ -22,15 +22,12 @@ class _Wrapping(tf.compat.v1.train.Optimizer):
         self._optimizer = optimizer
 
     def get_slot(self, *arguments: Any, **options: Any) -> Any:
-        """See tf.compat.v1.train.Optimizer."""
         return self._optimizer.get_slot(*arguments, **options)
 
     def get_slot_names(self, *arguments: Any, **options: Any) -> Any:
-        """See tf.compat.v1.train.Optimizer."""
         return self._optimizer.get_slot_names(*arguments, **options)
 
     def variables(self) -> Any:
-        """See tf.compat.v1.train.Optimizer."""
         return self._optimizer.variables()
 
 
@@ -153,17 +150,11 @@ def DistributedOptimizer(
         optimizer: of tf.compat.v1.train; or Keras's, see pycollective.keras.DistributedOptimizer.
         name: of the operations.
         use_locking: see tf.compat.v1.train.Optimizer.
-        device_dense, device_sparse: without effect.
-        compression: how gradients are compressed for communication, see Compression.
-        sparse_as_dense: reduce sparse gradients as dense ones.
         backward_passes_per_step: passes to sum on the rank before gradients are reduced.
         op: Average, Sum, Min, Max or Product of the gradients; Adasum of the ranks' steps.
-        gradient_predivide_factor: the part of the division by the number of ranks that is done before the sum.
         average_aggregated_gradients: divide the sum over the passes by their number.
-        num_groups: old name of `groups`.
-        groups: number of groups of gradients to reduce together, or the groups as lists of variables.
-        process_set: the participating ranks.
-        scale_local_gradients: divide the gradients of local variables by the number of ranks.
+
+    The others are those of DistributedGradientTape.
 
     Raises:
         ValueError, TypeError: invalid or incompatible arguments.

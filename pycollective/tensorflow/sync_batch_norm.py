@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from pycollective.hvd.arguments import Sum
 from pycollective.hvd.basics import size
-from pycollective.tensorflow.hvd.reductions import _allreduce
+from pycollective.tensorflow.hvd.collectives import _allreduce
 
 _LEGACY = not hasattr(tf.keras, "ops")
 """Whether tf.keras is tf_keras."""

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from pycollective.hvd.built import num_rank_is_power_2 as num_rank_is_power_2
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -27,8 +29,3 @@ def _executing_eagerly() -> bool:
 def gpu_available(ext_base_name: str = "tensorflow", verbose: bool = False) -> bool:
     """Return whether TensorFlow has a GPU. The arguments are ignored."""
     return bool(tf.config.list_physical_devices("GPU"))
-
-
-def num_rank_is_power_2(num_rank: int) -> bool:
-    """Return whether a number of ranks is a power of two; Adasum takes any number here."""
-    return num_rank > 0 and num_rank & (num_rank - 1) == 0

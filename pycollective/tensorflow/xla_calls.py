@@ -28,11 +28,6 @@ _signatures: dict[int, tuple[_Rows, _Rows]] = {}
 _lock = threading.Lock()
 
 
-def needed() -> bool:
-    """Return whether the graph under construction will be compiled by XLA."""
-    return xla_order.is_compiled(tf.compat.v1.get_default_graph())
-
-
 def build(
     start: Start,
     inputs: Sequence[tf.Tensor],
@@ -43,25 +38,12 @@ def build(
     """Add a call to the function under construction.
 
     Raises:
-        UnimplementedError: XLA cannot call; without jit_compile the function can.
         InvalidArgumentError: a shape is unknown.
     """
-    if reason := why_not():
-        raise tf.errors.UnimplementedError(None, None, f"{name!r} cannot be called with jit_compile=True: {reason}")
     for shape in [*(x.shape for x in inputs), *shapes]:
         if not tf.TensorShape(shape).is_fully_defined():
             message = f"{name!r} needs known shapes with jit_compile=True, not {shape}: trace with them, or turn it off"
             raise tf.errors.InvalidArgumentError(None, None, message)
-    return _build(start, inputs, dtypes, shapes, name)
-
-
-def _build(
-    start: Start,
-    inputs: Sequence[tf.Tensor],
-    dtypes: Sequence[tf.DType],
-    shapes: Sequence[tf.TensorShape],
-    name: str,
-) -> list[tf.Tensor]:
     key = graph_operation.keep(start)
     operands: _Rows = [(np.dtype(x.dtype.as_numpy_dtype), tuple(x.shape)) for x in inputs]
     results: _Rows = [
@@ -135,7 +117,7 @@ def _self_test() -> str:
 
     def compiled(start: Start) -> Any:
         def function(x: Any) -> Any:
-            return _build(start, [x], [tf.float32, tf.int32], shapes, "self_test")
+            return build(start, [x], [tf.float32, tf.int32], shapes, "self_test")
 
         return tf.function(tf.autograph.experimental.do_not_convert(function), jit_compile=True)
 

@@ -17,6 +17,7 @@ from pycollective.hvd.arguments import (
     get_average_backwards_compatibility_fun as get_average_backwards_compatibility_fun,
 )
 from pycollective.hvd.arguments import split_evenly
+from pycollective.hvd.built import num_rank_is_power_2 as num_rank_is_power_2
 
 T = TypeVar("T")
 
@@ -111,11 +112,6 @@ def ddl_built(verbose: bool = False) -> bool:
 
 def ccl_built(verbose: bool = False) -> bool:
     return built.ccl_built()
-
-
-def num_rank_is_power_2(num_rank: int) -> bool:
-    """Return whether a number of ranks is a power of two; Horovod's Adasum needed one."""
-    return num_rank > 0 and num_rank & (num_rank - 1) == 0
 
 
 def is_iterable(value: Any) -> bool:

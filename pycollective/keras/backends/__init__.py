@@ -62,16 +62,11 @@ def named(name: str) -> KerasBackend:
 def of_tensor(tensor: Any) -> KerasBackend:
     """The backend whose tensor this is: both Keras 3 and tf_keras may be in use in a process."""
     module = type(tensor).__module__.partition(".")[0]
-    return named({"jaxlib": "jax", "tf_keras": "tensorflow", "keras": _current()}.get(module, module))
+    return current() if module == "keras" else named({"jaxlib": "jax", "tf_keras": "tensorflow"}.get(module, module))
 
 
 def current() -> KerasBackend:
     """Keras 3's."""
-    return named(_current())
-
-
-def _current() -> str:
     import keras
 
-    name: str = keras.backend.backend()
-    return name
+    return named(keras.backend.backend())

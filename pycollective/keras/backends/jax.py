@@ -10,19 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from pycollective.hvd.gradients.gradient_group import GradientGroup
-from pycollective.hvd.graph_operations import Gradients
+from pycollective.hvd.graph_call import Gradients
 from pycollective.jax import graph_calls
 
 
 def reduce(group: GradientGroup, gradients: Sequence[Any]) -> list[Any]:
-    present = [gradient is not None for gradient in gradients]
     operands = [gradient for gradient in gradients if gradient is not None]
     if not any(isinstance(operand, jax.core.Tracer) for operand in operands):
         arrays = [None if gradient is None else np.array(gradient) for gradient in gradients]
         group.reduce(arrays, arrays)
         return [None if array is None else jnp.asarray(array) for array in arrays]
-    results = iter(graph_calls.call(Gradients(group, present, [False] * len(present)).start, operands))
-    return [next(results) if here else None for here in present]
+    counts = [int(gradient is not None) for gradient in gradients]
+    results = iter(graph_calls.call(Gradients(group, counts).start, operands))
+    return [next(results) if count else None for count in counts]
 
 
 def reduce_if(condition: Any, group: GradientGroup, gradients: Sequence[Any]) -> list[Any]:

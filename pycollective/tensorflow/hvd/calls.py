@@ -1,19 +1,22 @@
-"""How a collective is called: at once where TensorFlow executes eagerly, else as an operation of the graph."""
+"""How a collective is called: at once where TensorFlow executes eagerly, else as an operation of the graph.
+
+Errors of the former are made TensorFlow's here; graph_calls has those of graphs.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
 from pycollective import checks
-from pycollective.hvd import graph_operations, handles
+from pycollective.errors import MismatchError
+from pycollective.hvd import basics, graph_call, handles
 from pycollective.hvd.operations import Allgather, Alltoall, Barrier, HorovodOperation, Join, ReduceScatter
 from pycollective.hvd.process_sets import ProcessSet
 from pycollective.tensorflow import graph_calls
-from pycollective.tensorflow.hvd.errors import raise_translated, require_member
 from pycollective.tensorflow.hvd.tensors import EagerResults, as_array, could_be_recorded
 
 
@@ -42,7 +45,7 @@ def run(
     label = graph_label(node)
     if ignore_name_scope:
         label = node if name is not None else label.rpartition("/")[2]
-    start = functools.partial(graph_operations.start, operation, f"{operation.kind}.{label}", process_set)
+    start = functools.partial(graph_call.start, operation, f"{operation.kind}.{label}", process_set)
     found: list[tf.Tensor] = graph_calls.call(start, tensors, dtypes, shapes, name=node)
     return found
 
@@ -84,18 +87,18 @@ def _shapes(operation: HorovodOperation, tensors: Sequence[tf.Tensor], process_s
     if isinstance(operation, (Barrier, Join)):
         return [tf.TensorShape([])]
     if isinstance(operation, Alltoall):
-        return [_with_rows(shapes[0], None), tf.TensorShape([process_set.size()])]
+        return [with_rows(shapes[0], None), tf.TensorShape([process_set.size()])]
     if isinstance(operation, Allgather):
-        return [_with_rows(shape, None) for shape in shapes]
+        return [with_rows(shape, None) for shape in shapes]
     if isinstance(operation, ReduceScatter):
         size, rank = process_set.size() or 1, process_set.rank() or 0
         rows = [None if not shape.rank else shape[0] for shape in shapes]
         own = [None if count is None else count // size + (rank < count % size) for count in rows]
-        return list(map(_with_rows, shapes, own))
+        return list(map(with_rows, shapes, own))
     return shapes
 
 
-def _with_rows(shape: tf.TensorShape, rows: int | None) -> tf.TensorShape:
+def with_rows(shape: tf.TensorShape, rows: int | None) -> tf.TensorShape:
     return tf.TensorShape(None if shape.rank is None else [rows, *shape[1:]])
 
 
@@ -160,3 +163,31 @@ class _Calls:
         (counts,) = run(Allgather(), [rows], None, process_set)
         start = tf.reduce_sum(counts[: process_set.rank()])
         return tf.reshape(joined[start : start + rows[0]], tf.shape(like))
+
+
+def require_member(process_set: ProcessSet) -> None:
+    """
+    Raises:
+        ValueError: init() was not called, or the set is not registered.
+        tf.errors.InvalidArgumentError: this rank is not in it.
+    """
+    try:
+        basics.engine_of(process_set)
+    except ValueError as error:
+        if not basics.is_initialized() or process_set.process_set_id not in basics.process_set_ranks():
+            raise
+        raise_translated(error)
+
+
+def raise_translated(error: Exception) -> NoReturn:
+    """
+    Raises:
+        tf.errors.FailedPreconditionError: the ranks' calls do not match.
+        tf.errors.InvalidArgumentError: invalid arguments, found before anything was sent.
+        the error itself: any other, such as HorovodInternalError, when a rank was lost or has shut down.
+    """
+    if isinstance(error, MismatchError):
+        raise tf.errors.FailedPreconditionError(None, None, str(error)) from error
+    if isinstance(error, (ValueError, TypeError)):
+        raise tf.errors.InvalidArgumentError(None, None, str(error)) from error
+    raise error

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from pycollective import checks
-from pycollective.hvd import basics, graph_operations
-from pycollective.hvd.arguments import Adasum, Average, compressor, operator_name, split_evenly
+from pycollective.hvd import basics, graph_call
+from pycollective.hvd.arguments import Adasum, Average, Sum, compressor, operator_name, split_evenly
 from pycollective.hvd.gradients.gradient_group import GradientGroup
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.tensorflow import graph_calls
 from pycollective.tensorflow.compression import Compression
 from pycollective.tensorflow.hvd import calls
-from pycollective.tensorflow.hvd.errors import raise_translated
-from pycollective.tensorflow.hvd.reductions import grouped_allreduce
 from pycollective.tensorflow.hvd.tensors import EagerResults, as_array, as_tensor
-from pycollective.tensorflow.hvd.variables import names_of
 from pycollective.tensorflow.util import unconverted
 
 Groups = int | Sequence[Sequence[Any]] | None
@@ -48,15 +46,7 @@ class GradientReducer:
         process_set: ProcessSet = global_process_set,
         scale_local_gradients: bool = True,
     ) -> None:
-        """
-        Args:
-            name: of the operations, the same on all ranks.
-            op: Average, Sum, Min, Max, Product or Adasum.
-            compression: see Compression.
-            sparse_as_dense: convert sparse gradients to dense ones.
-            predivide: the part of the division by the number of ranks that is done before the sum.
-            groups: number of groups of gradients to reduce together, or lists of variables.
-            scale_local_gradients: divide the gradients of local variables by the number of ranks.
+        """`name`: of the operations, the same on all ranks; for the others see DistributedGradientTape.
 
         Raises:
             ValueError, TypeError: invalid arguments.
@@ -99,64 +89,32 @@ class GradientReducer:
     def _of_shared(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
         if self._sparse_as_dense:
             gradients = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in gradients]
-        process_set = self._process_set
-        if not process_set.included() and basics.is_initialized() and process_set.process_set_id is not None:
+        if self._process_set.included() is False:
             return gradients
-        basics.engine_of(process_set)  # initialized, and the set is registered
-        if process_set.size() == 1 or not gradients:
+        basics.engine_of(self._process_set)  # initialized, and the set is registered
+        if self._process_set.size() == 1 or not gradients:
             return gradients
-        return self._reduced(gradients, names_of(variables), variables)
+        return self._reduced(gradients, _names_of(variables), variables)
 
     def _reduced(self, gradients: list[Any], names: list[str], variables: list[Any]) -> list[Any]:
         sparse = [isinstance(gradient, tf.IndexedSlices) for gradient in gradients]
-        if any(sparse) and self._op not in (Average, 1):
+        if any(sparse) and self._op not in (Average, Sum):
             raise NotImplementedError("sparse gradients take op=Average and op=Sum only: use sparse_as_dense=True")
-        dense = [i for i, g in enumerate(gradients) if g is not None and not sparse[i]]
-        pairs = [self._compression.compress(as_tensor(gradients[i])) for i in dense]
-        small = {i: tensor for i, (tensor, _) in zip(dense, pairs, strict=True)}
+        contexts: dict[int, Any] = {}
+        for i, gradient in enumerate(gradients):
+            if gradient is not None and not sparse[i]:
+                gradients[i], contexts[i] = self._compression.compress(as_tensor(gradient))
         rows = tuple(
-            (name, _shape(small.get(i, variable)), _kind(small.get(i), variable, sparse[i]))
+            (name, *_row(gradients[i] if i in contexts else variable, sparse[i]))
             for i, (name, variable) in enumerate(zip(names, variables, strict=True))
         )
-        present = [gradient is not None for gradient in gradients]
-        reduced, after = self._run(rows, self._grouped(names, variables), present, sparse, list(small.values()))
-        results = list(gradients)
-        for i, tensor, (_, context) in zip(dense, reduced, pairs, strict=True):
-            results[i] = self._compression.decompress(tensor, context)
-        slices = [i for i, is_sparse in enumerate(sparse) if is_sparse]
-        if slices:
-            with tf.control_dependencies(after):
-                gathered = grouped_allreduce(
-                    [gradients[i] for i in slices],
-                    op=self._op, name=f"{self._name}.sparse", process_set=self._process_set,
-                )  # fmt: skip
-            for i, gradient in zip(slices, gathered, strict=True):
-                results[i] = gradient
-        return results
-
-    def _run(
-        self, rows: _Rows, groups: tuple[tuple[str, ...], ...], present: list[bool], sparse: list[bool],
-        small: list[tf.Tensor],
-    ) -> tuple[list[tf.Tensor], list[Any]]:  # fmt: skip
-        """The reduced dense gradients, and in a graph the operations that do it."""
         label = self._name if tf.executing_eagerly() else calls.graph_label(self._name)
+        groups = self._grouped(names, variables)
         group = _group(rows, self._op, self._predivide, self._process_set, groups, f"gradient.{label}")
-        operation = graph_operations.Gradients(group, present, sparse)
-        if tf.executing_eagerly():
-            results = EagerResults([tensor.dtype.as_numpy_dtype for tensor in small])
-            lists = operation.lay_out([as_array(tensor) for tensor in small], results.output)
-            try:
-                group.reduce(*lists)
-            except Exception as error:
-                raise_translated(error)
-            return results.tensors(()), []
-        dtypes, shapes = [tensor.dtype for tensor in small], [tensor.shape for tensor in small]
-        if small:
-            tensors = graph_calls.call(operation.start, small, dtypes, shapes, name=self._name)
-            return tensors, [tensors[0].op]
-        compared = functools.partial(_compare, operation)
-        (scalar,) = graph_calls.call(compared, [], [tf.int32], [tf.TensorShape([])], name=self._name)
-        return [], [scalar.op]
+        results = reduce_by(group, gradients, self._name)
+        for i, context in contexts.items():
+            results[i] = self._compression.decompress(results[i], context)
+        return results
 
     def _grouped(self, names: list[str], variables: Sequence[Any]) -> tuple[tuple[str, ...], ...]:
         if self._groups is None:
@@ -167,20 +125,72 @@ class GradientReducer:
         return tuple(tuple(name_of[id(v)] for v in group if id(v) in name_of) for group in self._groups)
 
 
-def _compare(operation: graph_operations.Gradients, call: Any) -> None:
-    """The start of a graph's operation without dense gradients: a scalar 0, as an operation needs a result."""
-    call.output(0, ())[...] = 0
-    operation.start(call)
+@unconverted
+def reduce_by(group: GradientGroup, gradients: Sequence[Any], name: str) -> list[Any]:
+    """Collective: reduce dense gradients and tf.IndexedSlices by a group.
+
+    It is done at once where TensorFlow executes eagerly, else by an operation of the graph with this name. A rank
+    without any gradient takes part too, as the others wait for it.
+    """
+    parts = [_parts(gradient) for gradient in gradients]
+    flat = [part for some in parts for part in some]
+    operation = graph_call.Gradients(group, list(map(len, parts)))
+    if tf.executing_eagerly():
+        made = EagerResults([part.dtype.as_numpy_dtype for part in flat])
+        group.reduce(*operation.lay_out(list(map(as_array, flat)), made.output))
+        found = made.tensors(())
+    else:
+        shapes = [
+            part.shape if len(some) == 1 else calls.with_rows(part.shape, None) for some in parts for part in some
+        ]
+        dtypes = [part.dtype for part in flat]
+        found = graph_calls.call(operation.start, flat, dtypes or [tf.int32], shapes or [tf.TensorShape([])], name=name)
+    results = iter(found)
+    return [_assembled(gradient, results) for gradient in gradients]
 
 
-def _shape(like: Any) -> tuple[int, ...]:
-    shape = tf.TensorShape(like.shape)
-    return (-1,) if shape.rank is None else tuple(-1 if extent is None else extent for extent in shape)
+def _names_of(variables: Iterable[Any]) -> list[str]:
+    """The variables' names, unique: the same on all ranks if they have the same variables in the same order."""
+    plain = [str(getattr(v, "path", None) or getattr(v, "name", None) or "source") for v in variables]
+    repeated = {name for name, count in Counter(plain).items() if count > 1}
+    seen: defaultdict[str, int] = defaultdict(int)
+    unique = []
+    for name in plain:
+        if name in repeated:
+            seen[name] += 1
+            name = f"{name} ({seen[name]})"
+        unique.append(name)
+    return unique
 
 
-def _kind(small: tf.Tensor | None, variable: Any, sparse: bool) -> str:
-    dtype = tf.as_dtype(variable.dtype if small is None else small.dtype)
-    return f"{dtype.name} (sparse)" if sparse else str(dtype.name)
+def _parts(gradient: Any) -> list[tf.Tensor]:
+    if gradient is None:
+        return []
+    return [gradient.values, gradient.indices] if isinstance(gradient, tf.IndexedSlices) else [gradient]
+
+
+def _assembled(gradient: Any, parts: Iterator[tf.Tensor]) -> Any:
+    """A gradient of the given one's form, made of reduced parts."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(next(parts), next(parts), gradient.dense_shape)
+    return None if gradient is None else next(parts)
+
+
+def _row(like: Any, sparse: bool) -> tuple[tuple[int, ...], str]:
+    """The shape of a gradient and its type."""
+    shape, kind = tf.TensorShape(like.shape), tf.as_dtype(like.dtype).name
+    extents = (-1,) if shape.rank is None else tuple(-1 if extent is None else extent for extent in shape)
+    return extents, f"{kind} (sparse)" if sparse else kind
+
+
+class _Group(GradientGroup):
+    """Raises TensorFlow's errors where it is executed eagerly."""
+
+    def reduce(self, *arguments: Any) -> None:
+        try:
+            super().reduce(*arguments)
+        except Exception as error:
+            calls.raise_translated(error)
 
 
 @functools.lru_cache(maxsize=64)
@@ -189,7 +199,7 @@ def _group(
 ) -> GradientGroup:
     """A new tape is made for each step; what belongs to its variables is kept."""
     named = {name: (shape, kind) for name, shape, kind in rows}
-    return GradientGroup(named, op, predivide, process_set, groups, prefix)
+    return _Group(named, op, predivide, process_set, groups, prefix)
 
 
 def _checked_groups(groups: Groups) -> Groups:

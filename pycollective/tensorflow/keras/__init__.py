@@ -11,7 +11,7 @@ from pycollective.hvd.interface import *  # noqa: F403 # for type checkers
 from pycollective.keras import callback_methods as _methods
 from pycollective.keras import interface as _interface
 from pycollective.keras.interface import *  # noqa: F403
-from pycollective.keras.loading import Loader as _Loader
+from pycollective.keras.optimizer import Loader as _Loader
 from pycollective.tensorflow.keras import callbacks, elastic
 from pycollective.tensorflow.keras.callbacks import *  # noqa: F403
 
