@@ -13,8 +13,7 @@ from pycollective.comm.bootstrap import elastic
 from pycollective.comm.bootstrap.elastic_messages import Ask
 from pycollective.errors import Error, PeerLostError
 from pycollective.hvd import basics, handles
-from pycollective.hvd.elastic import commit_file
-from pycollective.hvd.elastic.state import State
+from pycollective.hvd.elastic.state import State, mark_resumed, resume_from_file
 from pycollective.hvd.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
 
@@ -70,10 +69,10 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
         while True:
             try:
                 if not skip_sync:
-                    if isinstance(state, State) and commit_file.resume(state.read, state.take_kept):
+                    if isinstance(state, State) and resume_from_file(state.read, state.take_kept):
                         state.on_reset()
                     state.sync()
-                    commit_file.begin()
+                    mark_resumed()
                     synced = True
                 with _notified(state):
                     return func(state, *args, **kwargs)

@@ -1,18 +1,26 @@
-"""The state of a training: values that are committed, restored and synchronized, for all frameworks."""
+"""The state of a training: values that are committed, restored and synchronized, for all frameworks.
+
+Commits may outlive the job: PYCOLLECTIVE_ELASTIC_FILE names a file, from which a restarted job continues, with the same
+or another number of ranks. Rank 0 writes it at each commit and reads it before the first sync, so it must be where rank
+0 finds it again. Reading unpickles it, which can execute code: so it is read only if it is a regular file of this user
+to which no other user may write, and it is written with mode 0600.
+"""
 
 from __future__ import annotations
 
 import copy
 import pickle
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from pycollective import settings
+from pycollective.comm.private_file import open_private, write_private
 from pycollective.hvd import handles
 from pycollective.hvd.arguments import Max
-from pycollective.hvd.basics import rank
-from pycollective.hvd.elastic import commit_file
+from pycollective.hvd.basics import rank, size
 from pycollective.hvd.exceptions import HostsUpdatedInterrupt
 from pycollective.hvd.objects import broadcast_object
 from pycollective.hvd.operations import reduction
@@ -20,6 +28,7 @@ from pycollective.hvd.process_sets import global_process_set
 
 REMOVED, ADDED = 1, 2
 """Changes of the set of hosts; bits."""
+_resumed = False
 
 
 class State:
@@ -57,7 +66,7 @@ class State:
         If PYCOLLECTIVE_ELASTIC_FILE names a file, rank 0 also writes it there, for a job that is restarted.
         """
         self.save()
-        commit_file.keep(self.kept(), self.write)
+        _keep(self.kept(), self.write)
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
@@ -146,3 +155,53 @@ def require_names(what: str, mine: dict[str, Any], content: dict[str, Any]) -> N
     """
     if set(mine) != set(content.get(what, {})):
         raise ValueError(f"the file has {what} {sorted(content.get(what, {}))}, the state {sorted(mine)}")
+
+
+def _keep(content: Any, write: Callable[[Any, BinaryIO], None]) -> None:
+    """Called after a commit: store it in the file, if configured. A reader finds this commit or the previous one.
+
+    Args:
+        content, write: of the state: see State.kept and State.write.
+    """
+    path = _path()
+    if path is None or content is None or rank() != 0:
+        return
+    write_private(path, lambda file: write({"ranks": size(), "state": content}, file))
+
+
+def resume_from_file(read: Callable[[BinaryIO], Any], take: Callable[[Any], None]) -> bool:
+    """Collective, called before a sync: load rank 0's state from the file, if there is one.
+
+    Does nothing after rank 0's first sync: from then on the file has this job's own commits.
+
+    Args:
+        read, take: of the state: see State.read and State.take_kept.
+
+    Returns:
+        whether the file was written by another number of ranks, so that the reset callbacks must be called.
+
+    Raises:
+        ValueError: the file does not match the state. PermissionError: other users may have written it; see
+            open_private. Any error that `read` raises.
+    """
+    path = _path()
+    ranks: int | None = None
+    file = open_private(path) if rank() == 0 and not _resumed and path is not None else None
+    if file is not None:
+        with file:
+            found: dict[str, Any] = read(file)
+        ranks = found["ranks"]
+        take(found["state"])
+    ranks = broadcast_object(ranks)
+    return ranks is not None and ranks != size()
+
+
+def mark_resumed() -> None:
+    """Called after a sync: this rank has loaded the file's content."""
+    global _resumed
+    _resumed = True
+
+
+def _path() -> Path | None:
+    name = settings.read("PYCOLLECTIVE_ELASTIC_FILE")
+    return Path(name) if name else None
