@@ -56,7 +56,8 @@ def _small(hvd: Any, tf: Any, strategy: Any, calls: int) -> Contenders:
 def _step(hvd: Any, tf: Any, strategy: Any) -> Contenders:
     gradients = [tf.ones(shape) * (hvd.rank() + 1.0) for shape in resnet50()]
     variables = [tf.Variable(tf.zeros_like(gradient), name=f"v{i}") for i, gradient in enumerate(gradients)]
-    reduce = importlib.import_module("pycollective.tensorflow.hvd.gradients").GradientReducer("bench", hvd.Sum)
+    options = importlib.import_module("pycollective.hvd.arguments").OptimizerOptions(op=hvd.Sum)
+    reduce = importlib.import_module("pycollective.tensorflow.hvd.gradients").GradientReducer("bench", options)
 
     def ours() -> Any:
         return reduce(gradients, variables)

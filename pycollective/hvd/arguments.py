@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pycollective import checks
+from pycollective.hvd.gradients.compression import NoneCompressor
+from pycollective.hvd.process_sets import ProcessSet, global_process_set
 
 T = TypeVar("T")
 
@@ -67,6 +70,41 @@ def weights_of(local_layers: Any) -> list[Any]:
     if not all(hasattr(layer, "trainable_weights") for layer in layers):
         raise ValueError("local_layers must be Keras layers")
     return [weight for layer in layers for weight in layer.trainable_weights]
+
+
+@dataclass(frozen=True)
+class OptimizerOptions:
+    """The arguments of a DistributedOptimizer, checked."""
+
+    compression: Any = NoneCompressor
+    sparse_as_dense: bool = False
+    gradient_predivide_factor: float = 1.0
+    op: int = Average
+    groups: int | Sequence[Sequence[Any]] | None = None
+    backward_passes_per_step: int = 1
+    average_aggregated_gradients: bool = False
+    process_set: ProcessSet = global_process_set
+    scale_local_gradients: bool = True
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            ValueError, TypeError: an argument is invalid, or two are incompatible.
+        """
+        compressor(self.compression)
+        checks.flag(self.sparse_as_dense, "sparse_as_dense")
+        checks.flag(self.average_aggregated_gradients, "average_aggregated_gradients")
+        checks.flag(self.scale_local_gradients, "scale_local_gradients")
+        checks.instance(self.process_set, "process_set", ProcessSet, "a ProcessSet")
+        if checks.integer(self.backward_passes_per_step, "backward_passes_per_step") <= 0:
+            raise ValueError("backward_passes_per_step must be > 0")
+        if self.op != Adasum:
+            operator_name(self.op)
+        predivide = checks.number(self.gradient_predivide_factor, "gradient_predivide_factor")
+        if predivide != 1.0 and self.op != Average:
+            raise ValueError("gradient_predivide_factor is supported with op=Average only")
+        if self.groups is not None and not isinstance(self.groups, (list, tuple)):
+            checks.integer(self.groups, "groups", least=0)
 
 
 def split_evenly(values: Sequence[T], parts: int) -> list[Sequence[T]]:

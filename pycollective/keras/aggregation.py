@@ -7,7 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from pycollective.keras.reduction import GradientReduction, OptimizerOptions, key_of
+from pycollective.hvd.arguments import OptimizerOptions
+from pycollective.keras.reduction import GradientReduction, key_of
 from pycollective.tensorflow.gradient_aggregation import LocalGradientAggregation
 
 
@@ -15,9 +16,7 @@ class Aggregation(LocalGradientAggregation):
     """The sums of an optimizer's gradients since its last step; eagerly and in a `tf.function`."""
 
     def __init__(self, options: OptimizerOptions, reduction: GradientReduction) -> None:
-        super().__init__(
-            options.backward_passes_per_step, reduction, options.sparse_as_dense, options.average_aggregated_gradients
-        )
+        super().__init__(options, reduction)
         with tf.init_scope():
             self.counter = tf.Variable(0, trainable=False, dtype=tf.int32)
 

@@ -6,15 +6,10 @@ from typing import Any
 
 import tf_keras
 
+from pycollective.hvd.arguments import OptimizerOptions
 from pycollective.keras import backends
 from pycollective.keras.aggregation import Aggregation
-from pycollective.keras.reduction import (
-    GradientReduction,
-    OptimizerOptions,
-    ReducingOptimizer,
-    copy_exclusions,
-    subclass,
-)
+from pycollective.keras.reduction import GradientReduction, ReducingOptimizer, copy_exclusions, subclass
 
 OPTIMIZERS = (tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer)
 Pairs = list[tuple[Any, Any]]

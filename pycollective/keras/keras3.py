@@ -10,14 +10,9 @@ import keras
 from keras.src import api_export
 from keras.src.saving import object_registration
 
+from pycollective.hvd.arguments import OptimizerOptions
 from pycollective.keras import backends
-from pycollective.keras.reduction import (
-    GradientReduction,
-    OptimizerOptions,
-    ReducingOptimizer,
-    copy_exclusions,
-    subclass,
-)
+from pycollective.keras.reduction import GradientReduction, ReducingOptimizer, copy_exclusions, subclass
 
 
 class Reducing(ReducingOptimizer):

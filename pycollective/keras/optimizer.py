@@ -13,11 +13,10 @@ from typing import Any
 import keras
 
 from pycollective import checks
-from pycollective.hvd.arguments import Average, groups_of, weights_of
+from pycollective.hvd.arguments import Average, OptimizerOptions, groups_of, weights_of
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.keras import keras3
 from pycollective.keras.compression import Compression
-from pycollective.keras.reduction import OptimizerOptions
 
 
 def DistributedOptimizer(

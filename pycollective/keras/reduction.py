@@ -1,4 +1,4 @@
-"""The reduction of one optimizer's gradients: its options, which, under which names, and what is done before and after.
+"""The reduction of one optimizer's gradients: which, under which names, and what is done before and after.
 
 And what the optimizers of Keras 3 and of tf_keras that use it have in common.
 """
@@ -9,67 +9,13 @@ import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pycollective import checks
-from pycollective.hvd.arguments import Adasum, Average, compressor, operator_name, split_evenly
+from pycollective.hvd.arguments import OptimizerOptions, split_evenly
 from pycollective.hvd.basics import engine_of
 from pycollective.hvd.gradients.gradient_group import GradientGroup, new_prefix
-from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.keras.backends import KerasBackend
-from pycollective.keras.compression import Compression
-
-
-@dataclass(frozen=True)
-class OptimizerOptions:
-    """See DistributedOptimizer."""
-
-    compression: Any = Compression.none
-    sparse_as_dense: bool = False
-    gradient_predivide_factor: float = 1.0
-    op: int = Average
-    groups: int | Sequence[Sequence[Any]] | None = None
-    backward_passes_per_step: int = 1
-    average_aggregated_gradients: bool = False
-    process_set: ProcessSet = global_process_set
-    scale_local_gradients: bool = True
-
-    def __post_init__(self) -> None:
-        """
-        Raises:
-            ValueError, TypeError: an argument is invalid, or two are incompatible.
-        """
-        compressor(self.compression)
-        checks.flag(self.sparse_as_dense, "sparse_as_dense")
-        checks.flag(self.average_aggregated_gradients, "average_aggregated_gradients")
-        checks.flag(self.scale_local_gradients, "scale_local_gradients")
-        checks.instance(self.process_set, "process_set", ProcessSet, "a ProcessSet")
-        if checks.integer(self.backward_passes_per_step, "backward_passes_per_step") <= 0:
-            raise ValueError("backward_passes_per_step must be > 0")
-        if self.op != Adasum:
-            operator_name(self.op)
-        predivide = checks.number(self.gradient_predivide_factor, "gradient_predivide_factor")
-        if predivide != 1.0 and self.op != Average:
-            raise ValueError("gradient_predivide_factor is supported with op=Average only")
-        if self.groups is not None and not isinstance(self.groups, (list, tuple)):
-            checks.integer(self.groups, "groups", least=0)
-
-    def group_names(self, names: Sequence[str], variables: Sequence[Any]) -> list[list[str]]:
-        """The names of each group's variables.
-
-        Raises:
-            ValueError: a variable is in two groups.
-        """
-        if not self.groups:
-            return []
-        if isinstance(self.groups, (list, tuple)):
-            name_of = {key_of(variable): name for name, variable in zip(names, variables, strict=True)}
-            members = [[key_of(variable) for variable in group] for group in self.groups]
-            if len(set().union(*members)) < sum(map(len, members)):
-                raise ValueError("a variable can be in one group only")
-            return [[name_of[key] for key in group if key in name_of] for group in members]
-        return [list(part) for part in split_evenly(names, checks.integer(self.groups, "groups"))]
 
 
 def key_of(variable: Any) -> Any:
@@ -135,20 +81,18 @@ class GradientReduction:
             return []
         if self._options.sparse_as_dense:
             gradients = [None if gradient is None else self.backend.to_dense(gradient) for gradient in gradients]
-        compression, contexts = self._options.compression, []
+        compression, contexts = self._options.compression, {}
         for i, gradient in enumerate(gradients):
-            dense = gradient is not None and hasattr(gradient, "dtype") and not hasattr(gradient, "dense_shape")
-            gradients[i], context = compression.compress(gradient) if dense else (gradient, None)
-            contexts.append((dense, context))
+            if gradient is not None and hasattr(gradient, "dtype") and not hasattr(gradient, "dense_shape"):
+                gradients[i], contexts[i] = compression.compress(gradient)
         group = self._group(variables)
         if only_if is None:
             reduced = self.backend.reduce(group, gradients)
         else:
             reduced = self.backend.reduce_if(only_if, group, gradients)
-        return [
-            compression.decompress(gradient, context) if dense else gradient
-            for gradient, (dense, context) in zip(reduced, contexts, strict=True)
-        ]
+        for i, context in contexts.items():
+            reduced[i] = compression.decompress(reduced[i], context)
+        return reduced
 
     def _group(self, variables: Sequence[Any]) -> GradientGroup:
         rows = rows_of(variables)
@@ -160,7 +104,7 @@ class GradientReduction:
                 self._prefix = new_prefix(options.process_set)
             self._groups[key] = GradientGroup(
                 rows, options.op, options.gradient_predivide_factor, options.process_set,
-                options.group_names(list(rows), variables), self._prefix,
+                _group_names(options, list(rows), variables), self._prefix,
             )  # fmt: skip
         return self._groups[key]
 
@@ -211,6 +155,24 @@ class GradientReduction:
         sums = iter(gradients)
         every = [None if gradient is None else next(sums) for gradient in given]
         return [gradient for gradient in self(every, variables, only_if) if gradient is not None]
+
+
+def _group_names(options: OptimizerOptions, names: Sequence[str], variables: Sequence[Any]) -> list[list[str]]:
+    """The names of each group's variables.
+
+    Raises:
+        ValueError: a variable is in two groups.
+    """
+    groups = options.groups
+    if not groups:
+        return []
+    if isinstance(groups, (list, tuple)):
+        name_of = {key_of(variable): name for name, variable in zip(names, variables, strict=True)}
+        members = [[key_of(variable) for variable in group] for group in groups]
+        if len(set().union(*members)) < sum(map(len, members)):
+            raise ValueError("a variable can be in one group only")
+        return [[name_of[key] for key in group if key in name_of] for group in members]
+    return [list(part) for part in split_evenly(names, checks.integer(groups, "groups"))]
 
 
 _Optimizer: Any = object

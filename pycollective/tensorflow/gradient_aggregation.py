@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from pycollective.hvd.arguments import OptimizerOptions
+
 Reduce = Callable[[list[Any], Sequence[Any]], list[Any]]
 """(gradients, variables) -> gradients reduced over all ranks."""
 
@@ -22,15 +24,10 @@ class LocalGradientAggregation:
 
     counter: Any
 
-    def __init__(self, passes: int, reduce: Reduce, sparse_as_dense: bool, average: bool, name: str = "") -> None:
-        """
-        Args:
-            passes: n.
-            average: divide the sums by n.
-            name: of the variables.
-        """
-        self._passes, self._reduce, self._sparse_as_dense, self._average = passes, reduce, sparse_as_dense, average
-        self._name = name
+    def __init__(self, options: OptimizerOptions, reduce: Reduce, name: str = "") -> None:
+        """`name`: of the variables."""
+        self._options, self._reduce, self._name = options, reduce, name
+        self._passes = int(options.backward_passes_per_step)
         self._sums: dict[Any, Any] = {}
 
     def compute(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
@@ -88,12 +85,14 @@ class LocalGradientAggregation:
             resets = [total.assign(tf.zeros_like(total)) for total in self._sums.values()]
             resets.append(self.counter.assign(0))
         with tf.control_dependencies(resets):
-            return [g / tf.cast(self._passes, g.dtype) if self._average else tf.identity(g) for g in reduced]
+            if self._options.average_aggregated_gradients:
+                return [gradient / tf.cast(self._passes, gradient.dtype) for gradient in reduced]
+            return list(map(tf.identity, reduced))
 
     def _dense(self, gradient: Any) -> Any:
         if not isinstance(gradient, tf.IndexedSlices):
             return gradient
-        if not self._sparse_as_dense:
+        if not self._options.sparse_as_dense:
             raise ValueError("sparse gradients with backward_passes_per_step > 1 need sparse_as_dense=True")
         return tf.convert_to_tensor(gradient)
 

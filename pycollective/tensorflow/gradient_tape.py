@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from pycollective import checks
-from pycollective.hvd.arguments import Average, groups_of, weights_of
+from pycollective.hvd.arguments import Average, OptimizerOptions, groups_of, weights_of
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.tensorflow.compression import Compression
 from pycollective.tensorflow.hvd.gradients import GradientReducer, Groups
@@ -86,11 +86,11 @@ def DistributedGradientTape(
         ValueError, TypeError: invalid arguments.
     """
     checks.instance(gradtape, "gradtape", tf.GradientTape, "a tf.GradientTape")
-    groups = groups_of(num_groups, groups)
-    reducer = GradientReducer(
-        "DistributedGradientTape", op, compression, sparse_as_dense, gradient_predivide_factor, groups, process_set,
-        scale_local_gradients,
+    options = OptimizerOptions(
+        compression, sparse_as_dense, gradient_predivide_factor, checks.integer(op, "op"),
+        groups_of(num_groups, groups), process_set=process_set, scale_local_gradients=scale_local_gradients,
     )  # fmt: skip
+    reducer = GradientReducer("DistributedGradientTape", options)
     base = type(gradtape)
     made_of: Any = type(base.__name__, (_DistributedTape, base), {"__module__": base.__module__})
     made = made_of.__new__(made_of)

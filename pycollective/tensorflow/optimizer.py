@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from pycollective import checks
-from pycollective.hvd.arguments import Adasum, Average, groups_of
+from pycollective.hvd.arguments import Adasum, Average, OptimizerOptions, groups_of
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.tensorflow.compression import Compression
 from pycollective.tensorflow.gradient_aggregation import LocalGradientAggregation
@@ -34,12 +34,12 @@ class _Wrapping(tf.compat.v1.train.Optimizer):
 class _DistributedOptimizer(_Wrapping):
     """Reduces the gradients that another optimizer computes."""
 
-    def __init__(
-        self, optimizer: Any, name: str, use_locking: bool, reducer: GradientReducer,
-        aggregation: LocalGradientAggregation | None,
-    ) -> None:  # fmt: skip
+    def __init__(self, optimizer: Any, name: str, use_locking: bool, options: OptimizerOptions) -> None:
         super().__init__(optimizer, name, use_locking)
-        self._reducer, self._aggregation = reducer, aggregation
+        self._reducer = GradientReducer(name, options)
+        self._aggregation = None
+        if options.backward_passes_per_step > 1:
+            self._aggregation = LocalGradientAggregation(options, self._reducer, name)
 
     def register_local_var(self, var: Any) -> None:
         """Do not reduce the gradient of this variable: it belongs to this rank only."""
@@ -73,7 +73,7 @@ class _DistributedAdasumOptimizer(_Wrapping):
     def __init__(self, optimizer: Any, name: str, use_locking: bool, compression: Any, passes: int) -> None:
         super().__init__(optimizer, name, use_locking)
         self._passes = passes
-        self._reducer = GradientReducer(name, Adasum, compression)
+        self._reducer = GradientReducer(name, OptimizerOptions(compression, op=Adasum))
 
     def compute_gradients(self, *arguments: Any, **options: Any) -> Any:
         """The other optimizer's."""
@@ -160,41 +160,28 @@ def DistributedOptimizer(
         ValueError, TypeError: invalid or incompatible arguments.
         NotImplementedError: Adasum with a process set.
     """
-    op, passes = checks.integer(op, "op"), checks.integer(backward_passes_per_step, "backward_passes_per_step")
-    if passes <= 0:
-        raise ValueError("backward_passes_per_step must be > 0")
-    average = checks.flag(average_aggregated_gradients, "average_aggregated_gradients")
-    if op == Adasum and average:
+    options = OptimizerOptions(
+        compression, sparse_as_dense, gradient_predivide_factor, checks.integer(op, "op"),
+        groups_of(num_groups, groups), backward_passes_per_step, average_aggregated_gradients, process_set,
+        scale_local_gradients,
+    )  # fmt: skip
+    if op == Adasum and average_aggregated_gradients:
         raise ValueError("Adasum takes no average_aggregated_gradients")
-    groups = groups_of(num_groups, groups)
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        if passes > 1 and tf.executing_eagerly():
+        if backward_passes_per_step > 1 and tf.executing_eagerly():
             raise ValueError("backward_passes_per_step > 1 needs a graph with optimizers of tf.compat.v1.train")
         if op == Adasum:
             if process_set.process_set_id != 0:
                 raise NotImplementedError("Adasum of steps takes no process set")
             name = name or f"DistributedDelta{type(optimizer).__name__}"
+            passes = int(backward_passes_per_step)
             return _DistributedAdasumOptimizer(optimizer, name, use_locking, compression, passes)
-        name = name or f"Distributed{type(optimizer).__name__}"
-        reducer = GradientReducer(
-            name, op, compression, sparse_as_dense, gradient_predivide_factor, groups, process_set,
-            scale_local_gradients,
-        )  # fmt: skip
-        aggregation = None
-        if passes > 1:
-            aggregation = LocalGradientAggregation(passes, reducer, sparse_as_dense, average, name)
-        return _DistributedOptimizer(optimizer, name, use_locking, reducer, aggregation)
+        return _DistributedOptimizer(optimizer, name or f"Distributed{type(optimizer).__name__}", use_locking, options)
     if op == Adasum:
         raise ValueError("op=Adasum is supported with optimizers of tf.compat.v1.train only")
-    from pycollective import keras
+    from pycollective.keras.optimizer import home_of
 
-    keras_of: Any = keras
-    return keras_of.DistributedOptimizer(
-        optimizer, name=name, compression=compression, sparse_as_dense=sparse_as_dense, op=op,
-        gradient_predivide_factor=gradient_predivide_factor, backward_passes_per_step=passes,
-        average_aggregated_gradients=average, groups=groups, process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )  # fmt: skip
+    return home_of(optimizer).distribute(optimizer, options)
 
 
 def DistributedAdasumOptimizer(

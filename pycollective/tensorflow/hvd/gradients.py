@@ -12,11 +12,10 @@ import tensorflow as tf
 
 from pycollective import checks
 from pycollective.hvd import basics, graph_call
-from pycollective.hvd.arguments import Adasum, Average, Sum, compressor, operator_name, split_evenly
+from pycollective.hvd.arguments import Average, OptimizerOptions, Sum, split_evenly
 from pycollective.hvd.gradients.gradient_group import GradientGroup
-from pycollective.hvd.process_sets import ProcessSet, global_process_set
+from pycollective.hvd.process_sets import ProcessSet
 from pycollective.tensorflow import graph_calls
-from pycollective.tensorflow.compression import Compression
 from pycollective.tensorflow.hvd import calls
 from pycollective.tensorflow.hvd.tensors import EagerResults, as_array, as_tensor
 from pycollective.tensorflow.util import unconverted
@@ -28,39 +27,23 @@ _Rows = tuple[tuple[str, tuple[int, ...], str], ...]
 class GradientReducer:
     """Reduces the gradients of variables over the ranks of a process set; ranks outside it keep theirs.
 
-    All dense gradients of a call are one operation, in a graph too, so that they are fused by the engine; the ranks
-    first compare which gradients they have. Sparse ones (tf.IndexedSlices) are gathered from all ranks.
+    All gradients of a call are one operation, in a graph too, so that they are fused by the engine; the ranks first
+    compare which gradients they have. Sparse ones (tf.IndexedSlices) are gathered from all ranks.
 
     Attributes:
         local: the variables whose gradients are not reduced, by id: they belong to this rank only.
     """
 
-    def __init__(
-        self,
-        name: str,
-        op: int = Average,
-        compression: Any = Compression.none,
-        sparse_as_dense: bool = False,
-        predivide: float = 1.0,
-        groups: Groups = None,
-        process_set: ProcessSet = global_process_set,
-        scale_local_gradients: bool = True,
-    ) -> None:
-        """`name`: of the operations, the same on all ranks; for the others see DistributedGradientTape.
+    def __init__(self, name: str, options: OptimizerOptions) -> None:
+        """`name`: of the operations, the same on all ranks.
 
         Raises:
-            ValueError, TypeError: invalid arguments.
+            ValueError: groups are neither a number nor lists of variables.
         """
-        self._name, self._op, self._process_set = name, checks.integer(op, "op"), process_set
-        if op != Adasum:
-            operator_name(op)
-        self._predivide = checks.number(predivide, "gradient_predivide_factor")
-        if self._predivide != 1.0 and op != Average:
-            raise ValueError("gradient_predivide_factor is supported with op=Average only")
-        self._compression = compressor(compression)
-        self._sparse_as_dense = checks.flag(sparse_as_dense, "sparse_as_dense")
-        self._groups = _checked_groups(groups)
-        self._scale_local_gradients = checks.flag(scale_local_gradients, "scale_local_gradients")
+        groups = options.groups
+        if isinstance(groups, (list, tuple)) and not all(isinstance(group, (list, tuple)) for group in groups):
+            raise ValueError("groups must be a number of groups, or a list of lists of variables")
+        self._name, self._options, self._process_set = name, options, options.process_set
         self.local: dict[int, Any] = {}
 
     @unconverted
@@ -81,13 +64,13 @@ class GradientReducer:
         for i, gradient in zip(shared, reduced, strict=True):
             results[i] = gradient
         size = self._process_set.size() or 1
-        if self._scale_local_gradients and size > 1:
+        if self._options.scale_local_gradients and size > 1:
             for i in set(range(len(results))) - set(shared):
                 results[i] = _divided(results[i], size)
         return results
 
     def _of_shared(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
-        if self._sparse_as_dense:
+        if self._options.sparse_as_dense:
             gradients = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in gradients]
         if self._process_set.included() is False:
             return gradients
@@ -98,31 +81,33 @@ class GradientReducer:
 
     def _reduced(self, gradients: list[Any], names: list[str], variables: list[Any]) -> list[Any]:
         sparse = [isinstance(gradient, tf.IndexedSlices) for gradient in gradients]
-        if any(sparse) and self._op not in (Average, Sum):
+        if any(sparse) and self._options.op not in (Average, Sum):
             raise NotImplementedError("sparse gradients take op=Average and op=Sum only: use sparse_as_dense=True")
         contexts: dict[int, Any] = {}
         for i, gradient in enumerate(gradients):
             if gradient is not None and not sparse[i]:
-                gradients[i], contexts[i] = self._compression.compress(as_tensor(gradient))
+                gradients[i], contexts[i] = self._options.compression.compress(as_tensor(gradient))
         rows = tuple(
             (name, *_row(gradients[i] if i in contexts else variable, sparse[i]))
             for i, (name, variable) in enumerate(zip(names, variables, strict=True))
         )
         label = self._name if tf.executing_eagerly() else calls.graph_label(self._name)
         groups = self._grouped(names, variables)
-        group = _group(rows, self._op, self._predivide, self._process_set, groups, f"gradient.{label}")
+        predivide = float(self._options.gradient_predivide_factor)
+        group = _group(rows, int(self._options.op), predivide, self._process_set, groups, f"gradient.{label}")
         results = reduce_by(group, gradients, self._name)
         for i, context in contexts.items():
-            results[i] = self._compression.decompress(results[i], context)
+            results[i] = self._options.compression.decompress(results[i], context)
         return results
 
     def _grouped(self, names: list[str], variables: Sequence[Any]) -> tuple[tuple[str, ...], ...]:
-        if self._groups is None:
+        groups = self._options.groups
+        if not groups:
             return ()
-        if isinstance(self._groups, int):
-            return tuple(tuple(part) for part in split_evenly(names, self._groups))
+        if not isinstance(groups, (list, tuple)):
+            return tuple(tuple(part) for part in split_evenly(names, checks.integer(groups, "groups")))
         name_of = {id(variable): name for variable, name in zip(variables, names, strict=True)}
-        return tuple(tuple(name_of[id(v)] for v in group if id(v) in name_of) for group in self._groups)
+        return tuple(tuple(name_of[id(v)] for v in group if id(v) in name_of) for group in groups)
 
 
 @unconverted
@@ -200,21 +185,6 @@ def _group(
     """A new tape is made for each step; what belongs to its variables is kept."""
     named = {name: (shape, kind) for name, shape, kind in rows}
     return _Group(named, op, predivide, process_set, groups, prefix)
-
-
-def _checked_groups(groups: Groups) -> Groups:
-    """
-    Raises:
-        ValueError: neither a number of groups nor lists of variables.
-    """
-    if groups is None or isinstance(groups, (list, tuple)):
-        if groups and not all(isinstance(group, (list, tuple)) for group in groups):
-            raise ValueError("groups must be a number of groups, or a list of lists of variables")
-        return groups
-    count = checks.integer(groups, "groups")
-    if count < 0:
-        raise ValueError("groups must be a number of groups, or a list of lists of variables")
-    return count or None
 
 
 def _divided(gradient: Any, size: int) -> Any:
