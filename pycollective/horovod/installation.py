@@ -43,13 +43,13 @@ def install(folder: Path | None = None) -> Path:
     raise RuntimeError(f"no site-packages folder of this Python can be written: {'; '.join(problems)}")
 
 
-def uninstall(folder: Path | None = None) -> list[Path]:
+def uninstall() -> list[Path]:
     """Undo `install`; returns the files that were removed.
 
     Raises:
         OSError: one cannot be removed.
     """
-    found = [place / FILE for place in (_folders() if folder is None else [folder]) if (place / FILE).exists()]
+    found = [place / FILE for place in _folders() if (place / FILE).exists()]
     for file in found:
         file.unlink()
     return found

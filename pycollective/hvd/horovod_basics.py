@@ -19,27 +19,15 @@ class HorovodBasics:
         """The arguments are ignored; in Horovod they specify a C++ library."""
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
-        """Number -> ranks, for all registered process sets.
-
-        Raises:
-            ValueError: init() was not called.
-        """
+        """Number -> ranks, for all registered process sets."""
         return basics.process_set_ranks()
 
     def _process_set_size(self, process_set_id: int) -> int:
-        """The number of ranks in a process set.
-
-        Raises:
-            ValueError: init() was not called, or there is no such set.
-        """
+        """The number of ranks in a process set; ValueError: there is no such set."""
         return len(_ranks_of(process_set_id))
 
     def _process_set_rank(self, process_set_id: int) -> int:
-        """This process's rank in a process set.
-
-        Raises:
-            ValueError: init() was not called, there is no such set, or this process is not in it.
-        """
+        """This process's rank in a process set; ValueError: there is no such set, or this process is not in it."""
         ranks, me = _ranks_of(process_set_id), basics.rank()
         if me not in ranks:
             raise ValueError(f"rank {me} is not part of process set {process_set_id} of the ranks {ranks}")

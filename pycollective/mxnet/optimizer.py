@@ -177,10 +177,8 @@ class DistributedTrainer(mx.gluon.Trainer):
                 any order.
             optimizer, optimizer_params: see mx.gluon.Trainer. A DistributedOptimizer is unwrapped.
             compression: how gradients are compressed for communication, see Compression.
-            gradient_predivide_factor: the part of the division by the number of ranks that is done before the sum.
             prefix: of the names in messages and in the timeline.
-            num_groups: gradients are fused in this many groups; 0: as the engine decides.
-            process_set: the participating ranks; others update with their own gradients.
+            gradient_predivide_factor, num_groups, process_set: see DistributedOptimizer.
 
         Raises:
             ValueError: two parameters of the same name; sparse parameters or gradients, or parameters on several

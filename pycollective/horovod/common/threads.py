@@ -15,13 +15,7 @@ def in_thread(
     daemon: bool = True,
     silent: bool = False,
 ) -> threading.Thread:
-    """Start target(*args) in a new thread, which is returned.
-
-    Args:
-        name: of the thread.
-        daemon: whether the interpreter may exit before it.
-        silent: ignore exceptions of `target`.
-    """
+    """Start target(*args) in a new thread, which is returned; `silent`: ignore exceptions of `target`."""
 
     def run() -> None:
         with contextlib.suppress(*(Exception,) * silent):
