@@ -72,8 +72,9 @@ test: $(VENV)/.installed $(VENV)/.torch ## the library's tests (ARGS="-k ring -x
 integration: $(VENV)/.installed $(VENV)/.torch ## the others: launchers, hosts, jobs, documents, programs, benchmarks, thread sanitizer
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m integration $(ARGS)
 
-durations: $(VENV)/.installed $(VENV)/.torch ## what each test takes; build/durations.xml has all
-	$(BIN)/pytest -q -n $(JOBS) --dist loadfile --durations 50 --junit-xml build/durations.xml $(ARGS)
+durations: $(VENV)/.installed $(VENV)/.torch ## what each test and each file of tests costs; build/durations.json has all
+	mkdir -p build
+	PC_TEST_COSTS=$(abspath build/durations.json) PYTHONPATH=$(abspath tools) $(BIN)/pytest -q -n $(JOBS) --dist loadfile -p durations $(ARGS)
 
 mutants: $(VENV)/.installed $(VENV)/.torch ## seeded faults that the tests must notice (ARGS="refusal": part of a name)
 	JOBS=$(JOBS) $(BIN)/python tools/mutants/run.py $(ARGS)
