@@ -11,7 +11,7 @@ from pycollective import graphs
 from pycollective.cli import outputs, selection
 from pycollective.cli.commands import choose, refusing
 from pycollective.graphs import Graph
-from pycollective.schedule.drawing import neighbours
+from pycollective.schedule.drawing.graph import neighbours_figure
 from pycollective.schedule.language.registry import parameters_in
 
 DEFAULT = Path("graph.png")
@@ -42,7 +42,7 @@ def draw(mix: Sequence[str], ranks: str, steps: int, json: Path | None, plot: Pa
             if file is not None:
                 rows = [[graph(rank, size, step) for rank in range(size)] for step in range(steps)]
                 gap = f"spectral gap {graph.spectral_gap(size):.4g}"
-                neighbours.figure(rows, f"mix, {graph.name}, {size} ranks", gap).savefig(file)
+                neighbours_figure(rows, f"mix, {graph.name}, {size} ranks", gap).savefig(file)
                 if json != outputs.STDOUT:
                     print(file)
         described = [describe(graph, size, steps) for graph, size in cases] if json else []

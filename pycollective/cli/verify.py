@@ -182,8 +182,7 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
     import matplotlib
     from matplotlib.figure import Figure
 
-    from pycollective.schedule.drawing.colours import chunk_colour
-    from pycollective.schedule.drawing.style import STYLE
+    from pycollective.schedule.drawing.style import STYLE, chunk_colour
 
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(7, 4.2), layout="constrained")

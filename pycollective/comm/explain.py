@@ -57,8 +57,7 @@ def explain_between_hosts(
 
 
 def _links(group: Group, names: Sequence[str], topology: Any, collective: str, nbytes: int, small: bool) -> str:
-    from pycollective.schedule.compiler.schedule import Placement
-    from pycollective.schedule.compiler.traffic import traffic
+    from pycollective.schedule.compiler.schedule import Placement, traffic
 
     program, hosts = program_of(collective), group.nodes.of
     root = 0 if CALLS[program].rooted else None

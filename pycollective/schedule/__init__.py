@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pycollective.schedule.collectives import COLLECTIVES, Collective
     from pycollective.schedule.compiler.compiler import compile, compile_program, trace
-    from pycollective.schedule.compiler.schedule import Placement, RankSchedule, Schedule
+    from pycollective.schedule.compiler.schedule import Placement, RankSchedule, Schedule, traffic
     from pycollective.schedule.compiler.steps import IN, OUT, Source, Step, Target, Wait
-    from pycollective.schedule.compiler.traffic import traffic
     from pycollective.schedule.language.program import Program
     from pycollective.schedule.language.rank_counts import multiple_of
     from pycollective.schedule.language.registry import (
@@ -36,9 +35,8 @@ if TYPE_CHECKING:
 _NAMES = {
     "collectives": "COLLECTIVES Collective",
     "compiler.compiler": "compile compile_program trace",
-    "compiler.schedule": "Placement RankSchedule Schedule",
+    "compiler.schedule": "Placement RankSchedule Schedule traffic",
     "compiler.steps": "IN OUT Source Step Target Wait",
-    "compiler.traffic": "traffic",
     "language.program": "Program",
     "language.rank_counts": "multiple_of",
     "language.registry": "KiB MiB TopologyInfo describe get info label load names topology",

@@ -9,9 +9,9 @@ import pytest
 
 from pycollective.schedule import Placement, compile, names
 from pycollective.schedule.drawing import graph
-from pycollective.schedule.drawing.colours import chunk_colour
 from pycollective.schedule.drawing.compiled import compiled
 from pycollective.schedule.drawing.diagram import Arrow, arrows, draw, figure, step_times
+from pycollective.schedule.drawing.style import chunk_colour
 
 
 def test_files_of_all_kinds(tmp_path: Path) -> None:

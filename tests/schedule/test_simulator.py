@@ -24,8 +24,8 @@ from pycollective.schedule import (
     describe,
     simulate,
     topology,
+    traffic,
 )
-from pycollective.schedule.compiler.traffic import traffic
 from pycollective.schedule.simulator.executions import Executions
 from pycollective.schedule.simulator.fitting import Measurement, fit
 from pycollective.schedule.simulator.messages import FIRST, LAST, messages_of

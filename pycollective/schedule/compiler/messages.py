@@ -23,8 +23,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pycollective.schedule.compiler.coalescing import CoalescedMessage, coalesced_messages
-from pycollective.schedule.compiler.lowered_step import LoweredStep
-from pycollective.schedule.compiler.lowering import Lowering
+from pycollective.schedule.compiler.lowering import LoweredStep, Lowering
 from pycollective.schedule.compiler.schedule import Placement
 from pycollective.schedule.compiler.steps import IN, OUT, RECV, SEND, Source, Target
 from pycollective.schedule.compiler.values import Value, ValueGraph

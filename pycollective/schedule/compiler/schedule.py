@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from fractions import Fraction
 
 from pycollective import checks, notebook
 from pycollective.schedule.compiler.steps import COMBINE, OUT, RECV, SEND, Step, Wait
@@ -185,3 +186,22 @@ def _flags(step: Step) -> int:
     if step.kind == COMBINE:
         return flags
     return flags + (SENDS if step.kind == SEND else RECEIVES) + EARLY * step.early
+
+
+def traffic(schedule: Schedule) -> dict[tuple[int, int], Fraction]:
+    """The data sent from one host to another, by (sender, receiver), as multiples of the buffer's size.
+
+    The buffer is divided equally; blocks of different sizes are not considered.
+
+    Raises:
+        TypeError: not a schedule.
+    """
+    checks.instance(schedule, "schedule", Schedule, "a Schedule")
+    sent: dict[tuple[int, int], Fraction] = {}
+    for rank, mine in enumerate(schedule.ranks):
+        for step in mine.steps:
+            if step.kind == SEND:
+                for target in step.targets:
+                    pair = schedule.hosts[rank], schedule.hosts[target.rank]
+                    sent[pair] = sent.get(pair, Fraction(0)) + Fraction(1, schedule.chunks)
+    return dict(sorted(sent.items()))

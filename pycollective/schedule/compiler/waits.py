@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
-from pycollective.schedule.compiler.lowered_step import LoweredStep
+from pycollective.schedule.compiler.lowering import LoweredStep
 from pycollective.schedule.compiler.schedule import RankSchedule
 from pycollective.schedule.compiler.steps import COMBINE, RECV, SEND, Source, Step, Wait
 

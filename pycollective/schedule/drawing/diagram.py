@@ -14,8 +14,7 @@ from typing import Any
 from pycollective import checks
 from pycollective.schedule.compiler.schedule import Schedule
 from pycollective.schedule.compiler.steps import RECV, SEND, Step
-from pycollective.schedule.drawing.colours import chunk_colour
-from pycollective.schedule.drawing.style import INK, LANE, PAPER, ink_on
+from pycollective.schedule.drawing.style import INK, LANE, PAPER, chunk_colour, ink_on
 
 __all__ = ["draw", "figure"]
 

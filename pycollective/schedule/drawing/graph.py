@@ -1,9 +1,10 @@
-"""The communication graph of a compiled schedule: ranks, and the data moved between them in a call."""
+"""Ranks and arrows between them: the data that a schedule moves in a call, or the weights of a graph of neighbours."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pycollective.schedule.compiler.schedule import Schedule
@@ -14,20 +15,19 @@ _EDGE, _NODE = PALETTE[0], "#e0e7ff"
 _HOSTS = ("#e0e7ff", "#fde68a", "#bbf7d0", "#fecaca", "#e9d5ff", "#bae6fd")
 
 Point = tuple[float, float]
+Weights = Mapping[int, float]
+"""{source: weight} of one rank."""
 
 
-def traffic(schedule: Schedule) -> dict[tuple[int, int], int]:
+def traffic(schedule: Schedule) -> Counter[tuple[int, int]]:
     """(from, to) -> the number of chunks moved between two ranks: read by the one, or written by the other."""
-    moved: dict[tuple[int, int], int] = {}
+    moved: Counter[tuple[int, int]] = Counter()
     for rank, mine in enumerate(schedule.ranks):
         for step in mine.steps:
             if step.kind == RECV:  # counted where it is sent
                 continue
-            pairs = [(source.rank, rank) for source in step.sources]
-            pairs += [(rank, target.rank) for target in step.targets]
-            for pair in pairs:
-                if pair[0] != pair[1]:
-                    moved[pair] = moved.get(pair, 0) + 1
+            moved.update((source.rank, rank) for source in step.sources if source.rank != rank)
+            moved.update((rank, target.rank) for target in step.targets if target.rank != rank)
     return moved
 
 
@@ -40,18 +40,41 @@ def figure(schedule: Schedule) -> Any:
     picture = Figure(figsize=(side, side + 0.9), dpi=150, layout="constrained")
     axes = picture.subplots()
     places = layout(axes, schedule.size, moved)
-    most = max(moved.values(), default=1)
-    crowded = len(moved) > 40
-
-    def width(count: int) -> float:
-        return (0.3 + 1.2 * count / most) * (1 if crowded else 2)
-
-    for (giver, taker), count in sorted(moved.items(), key=lambda item: item[1]):
-        draw_arrow(axes, places[giver], places[taker], width(count), crowded)
+    widths = _draw_arrows(axes, places, moved)
     draw_ranks(axes, places, schedule.hosts, bold=schedule.root)
     picture.suptitle(schedule.heading, x=0.02, ha="left", fontsize=11, fontweight="bold", color=INK)
-    _draw_legend(picture, moved, schedule, width)
+    _draw_legend(picture, moved, schedule, widths)
     return picture
+
+
+def neighbours_figure(steps: Sequence[Sequence[Weights]], title: str, subtitle: str = "") -> Any:
+    """The steps of a graph of neighbours side by side, as a matplotlib Figure: an arrow from each source to its reader.
+
+    Args:
+        steps: for each step the weights of each rank, the rank's own among them; widths of arrows show them.
+        title, subtitle: above the picture.
+    """
+    from matplotlib.figure import Figure
+
+    size = len(steps[0])
+    side = min(8.0, 3.0 + 0.2 * size)
+    picture = Figure(figsize=(side * len(steps), side + 0.9), dpi=150, layout="constrained")
+    for step, (axes, rows) in enumerate(zip(picture.subplots(1, len(steps), squeeze=False)[0], steps, strict=True)):
+        places = circle(axes, size)
+        read = {(source, rank): w for rank, row in enumerate(rows) for source, w in row.items() if source != rank}
+        _draw_arrows(axes, places, read)
+        draw_ranks(axes, places)
+        own = sorted({f"{row.get(rank, 0):.3g}" for rank, row in enumerate(rows)})
+        others = sorted({f"{weight:.3g}" for weight in read.values()})
+        weights = f"own weight {_listed(own)}; neighbours' {_listed(others)}"
+        axes.set_title(f"step {step}" if len(steps) > 1 else "", fontsize=10)
+        axes.text(0, -1.32, weights, ha="center", fontsize=7, color=INK)
+    picture.suptitle(f"{title}\n{subtitle}".strip(), x=0.02, ha="left", fontsize=10, fontweight="bold", color=INK)
+    return picture
+
+
+def _listed(numbers: list[str]) -> str:
+    return "none" if not numbers else ", ".join(numbers) if len(numbers) < 4 else f"{numbers[0]} to {numbers[-1]}"
 
 
 def layout(axes: Any, size: int, moved: Iterable[tuple[int, int]]) -> list[Point]:
@@ -92,23 +115,27 @@ def draw_ranks(axes: Any, places: Sequence[Point], hosts: Sequence[int] = (), bo
         axes.text(*place, str(rank), ha="center", va="center", fontsize=9, color=INK, weight=weight, zorder=4)
 
 
-def draw_arrow(axes: Any, begin: Point, end: Point, width: float, crowded: bool) -> None:
-    """Draw an arrow from one rank to another; lighter in a crowded picture."""
-    axes.annotate(
-        "",
-        xy=end,
-        xytext=begin,
-        zorder=1,
-        arrowprops={
+def _draw_arrows(axes: Any, places: Sequence[Point], amounts: Mapping[tuple[int, int], float]) -> dict[float, float]:
+    """Draw an arrow for each pair of ranks, the widest last; lighter in a crowded picture.
+
+    Returns:
+        the width for each amount.
+    """
+    most = max(map(abs, amounts.values()), default=1)
+    crowded = len(amounts) > 40
+    widths = {amount: (0.3 + 1.2 * abs(amount) / most) * (1 if crowded else 2) for amount in amounts.values()}
+    for (giver, taker), amount in sorted(amounts.items(), key=lambda item: abs(item[1])):
+        arrow = {
             "arrowstyle": "-|>,head_length=0.4,head_width=0.2",
             "connectionstyle": "arc3,rad=0.09",  # so that the two directions are separate lines
             "color": _EDGE,
-            "linewidth": width,
+            "linewidth": widths[amount],
             "alpha": 0.5 if crowded else 0.85,
             "shrinkA": 11,
             "shrinkB": 11,
-        },
-    )
+        }
+        axes.annotate("", xy=places[taker], xytext=places[giver], zorder=1, arrowprops=arrow)
+    return widths
 
 
 def _host_colour(host: int) -> str:
@@ -116,7 +143,7 @@ def _host_colour(host: int) -> str:
 
 
 def _draw_legend(
-    picture: Any, moved: dict[tuple[int, int], int], schedule: Schedule, width: Callable[[int], float]
+    picture: Any, moved: Counter[tuple[int, int]], schedule: Schedule, widths: Mapping[float, float]
 ) -> None:
     """The legend of the widths, as fractions of the buffer, and of the hosts."""
     from matplotlib.lines import Line2D
@@ -124,7 +151,7 @@ def _draw_legend(
     entries = []
     for count in sorted({min(moved.values()), max(moved.values())} if moved else ()):
         share = f"{count / schedule.chunks:.3g} times the buffer"
-        entries.append(Line2D([], [], color=_EDGE, linewidth=width(count), label=share))
+        entries.append(Line2D([], [], color=_EDGE, linewidth=widths[count], label=share))
     for host in sorted(set(schedule.hosts)):
         disc = {"linestyle": "", "marker": "o", "markersize": 9, "markeredgecolor": INK}
         entries.append(Line2D([], [], color=_host_colour(host), label=f"host {host}", **disc))

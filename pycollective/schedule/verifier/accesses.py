@@ -8,8 +8,7 @@ from typing import NoReturn
 from pycollective.errors import VerificationError
 from pycollective.schedule.compiler.schedule import Placement
 from pycollective.schedule.compiler.steps import IN, OUT, RECV, SEND, Step, place_name
-from pycollective.schedule.verifier.deliveries import Deliveries
-from pycollective.schedule.verifier.progress import Clock, Progress, join
+from pycollective.schedule.verifier.progress import Clock, Deliveries, Progress, join
 
 Memory = tuple[int, int, int, int]
 """(rank, place, chunk, tile) for buffers, (rank, cell, -1, slot) for scratch."""
@@ -81,8 +80,7 @@ class Accesses:
         known = list(map(max, *received))
         place = step.targets[0].place
         self.check_sources(rank, step, call, tile, counter, known)
-        aliased = place == OUT and self.schedule.placement is Placement.STAGED  # x and out may be one array
-        for same in (place, IN) if aliased else (place,):
+        for same in (place, IN) if self.may_be_input(place) else (place,):
             accesses = self.access(rank, rank, same, step.chunk, call, tile, counter)
             for peer, before in (accesses.write, *accesses.reads.items()):
                 if peer >= 0 and known[peer] < before:
@@ -94,24 +92,25 @@ class Accesses:
     def check_sources(self, rank: int, step: Step, call: int, tile: int, counter: int, known: Clock) -> None:
         """What a step overwrites must not be the source of a message that may still be on its way."""
         for target in step.targets:
-            aliased = target.place == OUT and self.schedule.placement is Placement.STAGED
+            aliased = self.may_be_input(target.place)
             # A copy of the input to the output changes nothing if they are one array.
             copies = [source.place for source in step.sources] == [IN] and not step.complete
             for place in (OUT, IN) if aliased and not copies else (target.place,):
                 sends = self.access(rank, target.rank, place, step.chunk, call, tile, counter).sends
-                for send_call, send_tile, index in sends:
-                    if (send_call, send_tile) == (call, tile) and not self.arrived(
-                        target.rank, index, tile, call, known
-                    ):
+                for *at, index in sends:
+                    if at == [call, tile] and not self.arrived(target.rank, index, tile, call, known):
                         before = target.rank, self.progress.counter(target.rank, index, call, tile)
                         self.fail_order(rank, counter, before, target.rank, target.place)
+
+    def may_be_input(self, place: int) -> bool:
+        """Return whether a place is an output that may be one array with the input."""
+        return place == OUT and self.schedule.placement is Placement.STAGED
 
     def arrived(self, rank: int, index: int, tile: int, call: int, known: Clock) -> bool:
         """Return whether all messages of a send step are known to have arrived."""
         receivers = [target.rank for target in self.schedule.ranks[rank].steps[index].targets]
-        receipts = [(receiver, self.deliveries.receipt(rank, index, receiver)) for receiver in receivers]
-        counter = self.progress.counter
-        return all(known[receiver] >= counter(receiver, which, call, tile) for receiver, which in receipts)
+        counter, receipts = self.progress.counter, self.deliveries.receipts
+        return all(known[peer] >= counter(peer, receipts[rank, index, peer], call, tile) for peer in receivers)
 
     def access(self, rank: int, owner: int, place: int, chunk: int, call: int, tile: int, counter: int) -> _Record:
         """The record of a piece of memory; the owner of a buffer must be in the call."""

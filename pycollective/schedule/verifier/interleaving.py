@@ -25,8 +25,7 @@ from pycollective.errors import VerificationError
 from pycollective.schedule.compiler.schedule import Placement, Schedule
 from pycollective.schedule.compiler.steps import RECV, Wait
 from pycollective.schedule.verifier.accesses import Accesses
-from pycollective.schedule.verifier.deliveries import Deliveries
-from pycollective.schedule.verifier.progress import Clock, Progress, join, step_name
+from pycollective.schedule.verifier.progress import Clock, Deliveries, Progress, join, step_name
 
 CALLS = 2
 
