@@ -123,13 +123,10 @@ def even(members: Collection[int]) -> Weights:
 def metropolis_hastings(rank: int, neighbours: list[set[int]]) -> Weights:
     """The weights of a rank in a symmetric graph: 1 / (1 + the larger degree of the two) for each neighbour.
 
+    `neighbours` has those of each rank, without itself.
     The rank itself has what is missing to 1. They are symmetric, and so doubly stochastic: Xiao, Boyd and Lall, "A
     scheme for robust distributed sensor fusion based on average consensus" (IPSN 2005), after the chain of Metropolis
     (1953) and Hastings (1970).
-
-    Args:
-        rank: the rank that reads.
-        neighbours: of each rank, without itself; s is in neighbours[r] if r is in neighbours[s].
     """
     mine = neighbours[rank]
     found = {source: 1 / (1 + max(len(mine), len(neighbours[source]))) for source in mine}

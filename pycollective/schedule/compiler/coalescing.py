@@ -37,13 +37,8 @@ def coalesced_messages(
 ) -> list[CoalescedMessage]:
     """The coalesced messages of a program: one for each pair of hosts between which several contributions cross.
 
-    The rank that sends to a host also receives from it; ranks of one host take turns over the other hosts.
-
-    Args:
-        values: contributions of all ranks.
-        host_of: the host of each rank.
-        hosts: the ranks of each host.
-        needing: by host, the ranks that need a value.
+    The rank that sends to a host also receives from it; ranks of one host take turns over the other hosts. `needing`
+    lists by host the ranks that need a value.
     """
     crossing: dict[tuple[int, int], list[Value]] = {}
     needed_by: dict[tuple[int, int], set[int]] = {}

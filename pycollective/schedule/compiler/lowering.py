@@ -144,8 +144,7 @@ class Lowering:
 
     def _read_by_peers(self, value: Value) -> bool:
         """Private buffers: whether another rank reads the value from its rank's memory."""
-        rank = value.rank
-        return any(final != rank for final in value.finals) or any(reader != rank for reader, _ in value.reads)
+        return any(rank != value.rank for rank in (*value.finals, *(reader for reader, _ in value.reads)))
 
     def _needs_cell(self, value: Value, outputs: list[int]) -> bool:
         """Shared outputs: whether the program reads the value from a place where it is not."""
@@ -183,15 +182,13 @@ class Lowering:
 
     def execute(self, value: Value) -> None:
         """One execution: the step itself, and the copies to outputs that its rank cannot write."""
-        sources, targets = self._sources(value), self._targets(value)
-        self._append(LoweredStep(value.rank, value.chunk, sources, targets, value.complete, value.line, value.weights))
+        self._combine(value, self._sources(value), self._targets(value))
         self._copy_to_results(value)
 
     def _copy_to_results(self, value: Value) -> None:
         for rank in value.finals:
             if rank not in self._output_at[value]:
-                source = self._locate(value, rank, rank)
-                self._append(LoweredStep(rank, value.chunk, [source], [Target(rank, OUT)], False, value.line))
+                self._copy(value, rank, self._locate(value, rank, rank), [Target(rank, OUT)])
 
     def execute_together(self, group: list[Value]) -> None:
         """The executions of one statement: each before those that overwrite what it reads.
@@ -229,19 +226,22 @@ class Lowering:
         for value in group:
             sources = self._sources(value)
             cells.append(self._new_cell(value))
-            targets = [cells[-1]]
-            step = LoweredStep(value.rank, value.chunk, sources, targets, value.complete, value.line, value.weights)
-            self._append(step)
+            self._combine(value, sources, cells[-1:])
         for value, cell in zip(group, cells, strict=True):
             source = Source(cell.rank, cell.place, self._reduces and value.raw)
             outputs = self._output_at[value] = self._live_outputs(value)
-            targets = [Target(rank, OUT) for rank in outputs]
-            if targets:
-                self._append(LoweredStep(value.rank, value.chunk, [source], targets, False, value.line))
+            if outputs:
+                self._copy(value, value.rank, source, [Target(rank, OUT) for rank in outputs])
             self._copy_to_results(value)
 
     def _sources(self, value: Value) -> list[Source]:
         return [self._locate(source, name, value.rank) for source, name in value.sources]
+
+    def _combine(self, value: Value, sources: list[Source], targets: list[Target]) -> None:
+        self._append(LoweredStep(value.rank, value.chunk, sources, targets, value.complete, value.line, value.weights))
+
+    def _copy(self, value: Value, rank: int, source: Source, targets: list[Target]) -> None:
+        self._append(LoweredStep(rank, value.chunk, [source], targets, False, value.line))
 
     def _append(self, step: LoweredStep) -> None:
         """Append a step that depends on the earlier accesses to the memory that it reads and writes."""

@@ -19,7 +19,6 @@ avoiding them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pycollective.schedule.compiler.coalescing import CoalescedMessage, coalesced_messages
@@ -46,14 +45,10 @@ class _Avoided:
 
 
 def across_hosts(program: Program, graph: ValueGraph, placement: Placement, pipelined: bool) -> Waits:
-    """The steps of all ranks, in order, with their waits.
+    """The steps of all ranks of several hosts, in order, with their waits.
 
-    Args:
-        program: its ranks are on several hosts.
-        graph: its values; each destination makes its copy itself.
-        placement: which buffers peers of the same host can address.
-        pipelined: steps behind messages lag, by one tile or more per message; otherwise all steps of a tile are
-            executed in one iteration, and contributions travel together.
+    If `pipelined`, steps behind messages lag, by one tile or more per message; otherwise all steps of a tile are
+    executed in one iteration, and contributions travel together.
     """
     avoided, found = _Avoided(), -1
     while True:
@@ -140,17 +135,15 @@ class _MessageLowering(Lowering):
                 self._carried.setdefault(value, set()).add(message.host)
                 if value.rank != message.sender:
                     self._shared_here.add(value)
-        later = [each for each in self._coalesced if self._located_later(each.values)]
+        # Those of which a contribution has the place from which it is sent only after `bring_in`.
+        shared, inplace = self._shared_here, self._placement.inplace
+        later = [each for each in self._coalesced if inplace or not shared.isdisjoint(each.values)]
         for message in self._coalesced:
             if message not in later:
                 self._send_coalesced(message)
         super().bring_in_all(values)
         for message in later:
             self._send_coalesced(message)
-
-    def _located_later(self, values: Iterable[Value]) -> bool:
-        """Return whether a contribution has the place from which it is sent only after `bring_in`."""
-        return self._placement.inplace or not self._shared_here.isdisjoint(values)
 
     def bring_in(self, value: Value) -> None:
         later = self._placement.inplace or value in self._avoided.sent
@@ -159,7 +152,7 @@ class _MessageLowering(Lowering):
         super().bring_in(value)
         if value in self._avoided.sent and value not in self._cell_of:
             source = super()._locate(value, value.rank, value.rank)
-            self._append(LoweredStep(value.rank, value.chunk, [source], [self._new_cell(value)], False))
+            self._copy(value, value.rank, source, [self._new_cell(value)])
         if later:
             self._send(value)
 
@@ -242,8 +235,7 @@ class _MessageLowering(Lowering):
             source = self._sent_from(value)
             if value.rank != sender:
                 cell = self._free_cell(sender)
-                collected = super()._locate(value, value.rank, sender)
-                self._append(LoweredStep(sender, value.chunk, [collected], [cell], False))
+                self._copy(value, sender, super()._locate(value, value.rank, sender), [cell])
                 copies.append(self.steps[-1])
                 source = Source(sender, cell.place, source.initial)
             sources.append(source)
@@ -260,19 +252,18 @@ class _MessageLowering(Lowering):
         One whose result it is, so that others' reads are not on the way to it; of these the one with the fewest
         messages so far, then the counterpart of the sender.
         """
-        results = [rank for rank in ranks if rank in value.finals or any(self._copied_results(value, rank))]
-        size = len(self._local)
-        return min(
-            results or ranks,
-            key=lambda rank: (self._received[rank], (self._local[rank] - self._local[value.rank]) % size),
-        )
 
-    def _copied_results(self, value: Value, rank: int) -> list[bool]:
-        return [rank in copy.finals for copy in self._copies.get((value, rank), ())]
+        def is_result(rank: int) -> bool:
+            return any(rank in each.finals for each in (value, *self._copies.get((value, rank), ())))
+
+        def preference(rank: int) -> tuple[int, int]:
+            return self._received[rank], (self._local[rank] - self._local[value.rank]) % len(self._local)
+
+        return min([rank for rank in ranks if is_result(rank)] or ranks, key=preference)
 
     def _receive(self, crossing: Crossing, to_output: bool) -> Target:
         """Receive a value, the first time that it is needed; the place where it is from then on."""
-        value, _ = crossing
+        value = crossing[0]
         send, rank = self._message[crossing]
         if to_output and crossing not in self._avoided.received:
             target = Target(rank, OUT)
@@ -318,7 +309,7 @@ class _MessageLowering(Lowering):
             self._cell_of[value] = target.place
             if is_result:
                 source = Source(rank, target.place, self._reduces and value.raw)
-                self._append(LoweredStep(rank, value.chunk, [source], [Target(rank, OUT)], False, value.line))
+                self._copy(value, rank, source, [Target(rank, OUT)])
         self._copy_to_results(value)
         return True
 

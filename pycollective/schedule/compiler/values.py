@@ -186,15 +186,16 @@ def _execute(
         ) from None
     destinations = statement.destinations
     if len(sources) == 1 and not statement.weights:
-        destinations = tuple(rank for rank in destinations if not _holds_copy(current.get((rank, chunk)), sources))
+        origin = sources[0][0].origin
+        has_copy = {rank for rank in destinations if (rank, chunk) in current and current[rank, chunk].origin is origin}
+        destinations = tuple(rank for rank in destinations if rank not in has_copy)
         if not destinations:
             return []
-    mask, any_full = 0, False
+    mask = 0
     for value, _ in sources:
         mask |= holds[value]
-        any_full = any_full or value.full
     full = mask == everyone
-    complete = by_fullness and full and not any_full
+    complete = by_fullness and full and not any(value.full for value, _ in sources)
     if statement.at is None or (pull_copies and len(sources) == 1):
         group = [
             Value(rank, chunk, sources, (rank,), full, complete, statement.line, statement.weights)
@@ -207,11 +208,6 @@ def _execute(
     return group
 
 
-def _holds_copy(here: Value | None, sources: tuple[tuple[Value, int], ...]) -> bool:
-    """Return whether a place already has the content that would be copied there."""
-    return here is not None and here.origin is sources[0][0].origin
-
-
 def _drop_unneeded(groups: list[list[Value]]) -> list[list[Value]]:
     """Record the readers of each value, from the last statement on, and drop executions that are not needed."""
     kept: list[list[Value]] = []
@@ -222,5 +218,4 @@ def _drop_unneeded(groups: list[list[Value]]) -> list[list[Value]]:
                 source.reads.append((value.rank, name))
         if needed:
             kept.append(needed)
-    kept.reverse()
-    return kept
+    return kept[::-1]

@@ -11,6 +11,7 @@ may be known before it arrives.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable
 
 from pycollective.schedule.compiler.lowering import LoweredStep
@@ -78,10 +79,8 @@ def _distance(step: LoweredStep, size: int) -> int:
 def synchronize(waits: Waits, neighbours: list[int] | None = None) -> tuple[RankSchedule, ...]:
     """Each rank's steps with their waits, and the waits at the ends of call and slot.
 
-    Args:
-        waits: those of all steps.
-        neighbours: for each rank, one of its host that must have entered the call before the rank returns. Needed if
-            results do not depend on all ranks: otherwise ranks that make different calls might never compare them.
+    `neighbours`: for each rank, one of its host that must have entered the call before the rank returns. Needed if
+    results do not depend on all ranks: otherwise ranks that make different calls might never compare them.
     """
     lists = waits.lists
     buffers, scratch = _last_touches(lists)
@@ -96,11 +95,7 @@ def synchronize(waits: Waits, neighbours: list[int] | None = None) -> tuple[Rank
 
 
 class Waits:
-    """The waits of all steps, and what each rank knows after each of its steps.
-
-    Args:
-        lists: each rank's steps, in order.
-    """
+    """The waits of all steps, and what each rank knows after each of its steps, which `lists` has in order."""
 
     def __init__(self, lists: list[list[LoweredStep]]) -> None:
         self.lists = lists
@@ -111,8 +106,7 @@ class Waits:
         self._published: list[list[Clock]] = [[] for _ in lists]  # what a peer gets to know by waiting for a step
         self._wait = functools.cache(Wait)
         # A step depends only on steps of smaller depth and no larger lag: in this order it follows those it waits for.
-        steps = (step for mine in lists for step in mine)
-        for step in sorted(steps, key=lambda step: (step.lag, step.depth, step.position)):
+        for step in sorted(itertools.chain(*lists), key=lambda step: (step.lag, step.depth, step.position)):
             self._add_step(step)
 
     def knows(self, step: LoweredStep, other: LoweredStep) -> bool:
@@ -185,14 +179,9 @@ def _last_touches(lists: list[list[LoweredStep]]) -> tuple[list[dict[int, int]],
 
 def _finish(waits: Waits, exits: list[tuple[Wait, ...]], readers: list[tuple[Wait, ...]]) -> tuple[RankSchedule, ...]:
     """Freeze everything, marking the steps that a rank of the same host waits for."""
-    consumed = {(wait.peer, wait.count) for each in (*exits, *readers) for wait in each}
-    for mine, before in zip(waits.lists, waits.of, strict=True):
-        consumed.update(
-            (wait.peer, wait.count)
-            for step, each in zip(mine, before, strict=True)
-            if step.kind != RECV
-            for wait in each
-        )
+    in_steps = zip(itertools.chain(*waits.lists), itertools.chain(*waits.of), strict=True)
+    on_host = [*exits, *readers, *(each for step, each in in_steps if step.kind != RECV)]
+    consumed = {(wait.peer, wait.count) for each in on_host for wait in each}
     ranks = []
     for rank, mine in enumerate(waits.lists):
         steps = tuple(

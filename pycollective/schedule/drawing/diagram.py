@@ -144,22 +144,17 @@ def _draw_lanes(axes: Any, schedule: Schedule, last: int) -> None:
 
 
 def _draw_arrow(axes: Any, arrow: Arrow, chunks: int, crowded: bool) -> None:
-    axes.annotate(
-        "",
-        xy=arrow.end,
-        xytext=arrow.begin,
-        zorder=2,
-        arrowprops={
-            "arrowstyle": "-|>,head_length=0.35,head_width=0.16",
-            "color": chunk_colour(arrow.chunk, chunks),
-            "linewidth": 0.7 if crowded else 1.1,
-            "linestyle": (0, (3, 1.5)) if arrow.push else "-",
-            "alpha": 0.55 if crowded else 0.85,
-            "shrinkA": 0 if arrow.begin[0] == _START else 4.5,
-            "shrinkB": 0 if arrow.push else 7,
-            "joinstyle": "miter",
-        },
-    )
+    style = {
+        "arrowstyle": "-|>,head_length=0.35,head_width=0.16",
+        "color": chunk_colour(arrow.chunk, chunks),
+        "linewidth": 0.7 if crowded else 1.1,
+        "linestyle": (0, (3, 1.5)) if arrow.push else "-",
+        "alpha": 0.55 if crowded else 0.85,
+        "shrinkA": 0 if arrow.begin[0] == _START else 4.5,
+        "shrinkB": 0 if arrow.push else 7,
+        "joinstyle": "miter",
+    }
+    axes.annotate("", xy=arrow.end, xytext=arrow.begin, zorder=2, arrowprops=style)
 
 
 def _draw_step(axes: Any, time: int, rank: int, step: Step, chunks: int) -> None:

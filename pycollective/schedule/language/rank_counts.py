@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from pycollective import checks
 from pycollective.errors import TopologyError
@@ -13,16 +13,6 @@ from pycollective.names import meant
 
 _SEARCH = 4096
 """Search range for the nearest supported counts."""
-
-
-class RankCounts(Protocol):
-    """A rule for the number of ranks; `topology` is an instance, whose parameters may matter."""
-
-    def takes(self, topology: Any, size: int) -> bool:
-        """Return whether the topology supports this number of ranks."""
-
-    def words(self, topology: Any) -> str:
-        """The rule, to follow "takes": "a multiple of 4 ranks"."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +74,11 @@ class _Function:
     def words(self, topology: Any) -> str:
         doc = (self.function.__doc__ or "").strip().partition("\n")[0].rstrip(".")
         return doc or "other numbers of ranks"
+
+
+RankCounts: TypeAlias = Multiple | _Listed | _Function
+"""A rule for the number of ranks: whether a topology, an instance whose parameters may matter, `takes` a number of
+them, and the rule in words, to follow "takes": "a multiple of 4 ranks"."""
 
 
 def multiple_of(number: int | str) -> Multiple:

@@ -383,10 +383,5 @@ def parameters_in(text: str) -> dict[str, Any]:
         if not isinstance(call, ast.Call) or call.args:
             raise ValueError
         return {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-    except (
-        SyntaxError,
-        ValueError,
-        RecursionError,
-        MemoryError,
-    ):  # the last two: raised by the parser for deeply nested text
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: for deeply nested text
         raise TopologyError(f"{text!r:.80}: write name(parameter=value, ...)") from None

@@ -13,6 +13,8 @@ from pycollective.errors import ProgramError
 from pycollective.schedule.collectives import COLLECTIVES
 from pycollective.schedule.language.program import Program, Statement
 
+Ranks = tuple[int, ...]
+
 
 class Executions(Program):
     """A program that stores the executions of its statements instead of the statements.
@@ -34,17 +36,21 @@ class Executions(Program):
     def __init__(self, collective: str, size: int, root: int | None, limit: int, hosts: tuple[int, ...] = ()) -> None:
         super().__init__(collective, size, root, hosts)
         self.limit = limit
-        self.rank, self.chunk, self.group = array("i"), array("i"), array("i")
-        self.sources, self.source_at = array("i"), array("q", [0])
-        self.targets, self.target_at = array("i"), array("q", [0])
+        self._clear()
         self.depth, self.height = array("i"), array("i")
         self.before, self.before_at = array("i"), array("q", [0])
         self.values = array("i")
         self._table = COLLECTIVES[collective]
         self._statements = 0
         self._holds: dict[int, int] = {}  # content of chunk * size + rank: an index of targets, or ~place initially
-        self._writer = array("i")  # for each source, the index of the target that wrote it; below 0: none
         self._origin = array("q")  # for each target, the first target that got its value
+
+    def _clear(self) -> None:
+        """Start with empty arrays of executions."""
+        self.rank, self.chunk, self.group = array("i"), array("i"), array("i")
+        self.sources, self.source_at = array("i"), array("q", [0])
+        self.targets, self.target_at = array("i"), array("q", [0])
+        self._writer = array("i")  # for each source, the index of the target that wrote it; below 0: none
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -55,11 +61,17 @@ class Executions(Program):
         With several hosts, each destination makes its copy itself, as in compiled schedules: outputs are private.
         """
         chunk, sources = statement.chunk, statement.sources
-        read = [self._content(rank, chunk, statement) for rank in sources]
+        read = [content for rank in sources if (content := self._content(rank, chunk)) is not None]
+        if len(read) < len(sources):
+            empty = next(rank for rank in sources if self._content(rank, chunk) is None)
+            raise ProgramError(
+                f"{statement.line}: p[{empty}, {chunk}] is read but holds nothing yet"
+                f" ({self.collective} on {self.size} ranks, root {self.root})"
+            )
         origin, targets = None, statement.destinations
-        if len(sources) == 1:
+        if len(sources) == 1:  # no copy is made of what is there already
             origin = self._origin_of(read[0])
-            targets = tuple(rank for rank in targets if self._copied_to(rank, chunk) != origin)
+            targets = tuple(rank for rank in targets if self._origin_of(self._content(rank, chunk)) != origin)
         self._statements += 1
         each = statement.at is None or (len(sources) == 1 and bool(self.host_of))
         self._refuse_more(statement, len(sources) * (len(targets) if each else 1) + len(targets))
@@ -81,13 +93,7 @@ class Executions(Program):
             )
 
     def _append(
-        self,
-        rank: int,
-        chunk: int,
-        sources: tuple[int, ...],
-        targets: tuple[int, ...],
-        writers: array[int],
-        origin: int | None,
+        self, rank: int, chunk: int, sources: Ranks, targets: Ranks, writers: array[int], origin: int | None
     ) -> None:
         value = len(self.targets) if origin is None else origin
         self._origin.extend([value] * len(targets))
@@ -100,28 +106,16 @@ class Executions(Program):
         self.source_at.append(len(self.sources))
         self.target_at.append(len(self.targets))
 
-    def _content(self, rank: int, chunk: int, statement: Statement) -> int:
+    def _content(self, rank: int, chunk: int) -> int | None:
+        """What a place holds, as in `_holds`; None: nothing."""
         place = chunk * self.size + rank
         content = self._holds.get(place)
-        if content is None:
-            if not self._table.starts(rank, chunk, self.size, self.root or 0):
-                raise ProgramError(
-                    f"{statement.line}: p[{rank}, {chunk}] is read but holds nothing yet"
-                    f" ({self.collective} on {self.size} ranks, root {self.root})"
-                )
+        if content is None and self._table.starts(rank, chunk, self.size, self.root or 0):
             content = self._holds[place] = ~place
         return content
 
-    def _origin_of(self, content: int) -> int:
-        return content if content < 0 else self._origin[content]
-
-    def _copied_to(self, rank: int, chunk: int) -> int | None:
-        """The origin of a place's content, of which no copies need to be made; None if it is empty."""
-        place = chunk * self.size + rank
-        content = self._holds.get(place)
-        if content is None:
-            return ~place if self._table.starts(rank, chunk, self.size, self.root or 0) else None
-        return self._origin_of(content)
+    def _origin_of(self, content: int | None) -> int | None:
+        return content if content is None or content < 0 else self._origin[content]
 
     def finish(self) -> None:
         """Drop what is not needed, and determine the dependencies."""
@@ -155,10 +149,7 @@ class Executions(Program):
         """Rebuild the arrays with the needed executions and targets."""
         ranks, chunks, groups, writers = self.rank, self.chunk, self.group, self._writer
         sources, source_at, targets, target_at = self.sources, self.source_at, self.targets, self.target_at
-        self.rank, self.chunk, self.group = array("i"), array("i"), array("i")
-        self.sources, self.source_at = array("i"), array("q", [0])
-        self.targets, self.target_at = array("i"), array("q", [0])
-        self._writer = array("i")
+        self._clear()
         for number, rank in enumerate(ranks):
             written = range(target_at[number], target_at[number + 1])
             kept = tuple(targets[at] for at in written if needed[at])

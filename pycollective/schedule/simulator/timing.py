@@ -63,13 +63,8 @@ class Clocks:
             times.frombytes(bytes(8 * len(ranks)))
         begin = number
         arrived: dict[int, float] = {}
-        columns: Any = (
-            self.messages.execution,
-            self.messages.source,
-            self.messages.target,
-            self._kind,
-            self.messages.after,
-        )
+        served: Any = self.messages
+        columns = (served.execution, served.source, served.target, self._kind, served.after)
         messages = [memoryview(column) for column in columns]  # whose elements are plain integers
         for execution, source, target, kind, after in zip(*messages, strict=True):
             rank, length = ranks[execution], lengths[chunks[execution]]

@@ -27,17 +27,12 @@ class _Record:
 
 
 class Accesses:
-    """The accesses so far, in all of memory. Every method raises VerificationError for an access that races.
-
-    Args:
-        progress: what ranks know, which orders accesses.
-        deliveries: the messages between hosts.
-        slots: the number of slots of the scratch.
-    """
+    """The accesses so far, in all of memory. One that `progress` does not order raises VerificationError: a race."""
 
     def __init__(self, progress: Progress, deliveries: Deliveries, slots: int) -> None:
         self.progress = progress
         self.schedule = progress.schedule
+        self.may_alias = progress.schedule.placement is Placement.STAGED  # input and output may be one array
         self.deliveries = deliveries
         self.slots = slots
         self.memory: dict[Memory, _Record] = {}
@@ -80,7 +75,7 @@ class Accesses:
         known = list(map(max, *received))
         place = step.targets[0].place
         self.check_sources(rank, step, call, tile, counter, known)
-        for same in (place, IN) if self.may_be_input(place) else (place,):
+        for same in (place, IN) if self.may_alias and place == OUT else (place,):
             accesses = self.access(rank, rank, same, step.chunk, call, tile, counter)
             for peer, before in (accesses.write, *accesses.reads.items()):
                 if peer >= 0 and known[peer] < before:
@@ -92,19 +87,16 @@ class Accesses:
     def check_sources(self, rank: int, step: Step, call: int, tile: int, counter: int, known: Clock) -> None:
         """What a step overwrites must not be the source of a message that may still be on its way."""
         for target in step.targets:
-            aliased = self.may_be_input(target.place)
+            aliased = self.may_alias and target.place == OUT
             # A copy of the input to the output changes nothing if they are one array.
             copies = [source.place for source in step.sources] == [IN] and not step.complete
             for place in (OUT, IN) if aliased and not copies else (target.place,):
                 sends = self.access(rank, target.rank, place, step.chunk, call, tile, counter).sends
-                for *at, index in sends:
-                    if at == [call, tile] and not self.arrived(target.rank, index, tile, call, known):
+                for send_call, send_tile, index in sends:
+                    in_tile = (send_call, send_tile) == (call, tile)
+                    if in_tile and not self.arrived(target.rank, index, tile, call, known):
                         before = target.rank, self.progress.counter(target.rank, index, call, tile)
                         self.fail_order(rank, counter, before, target.rank, target.place)
-
-    def may_be_input(self, place: int) -> bool:
-        """Return whether a place is an output that may be one array with the input."""
-        return place == OUT and self.schedule.placement is Placement.STAGED
 
     def arrived(self, rank: int, index: int, tile: int, call: int, known: Clock) -> bool:
         """Return whether all messages of a send step are known to have arrived."""

@@ -17,6 +17,8 @@ from pycollective.schedule.compiler.steps import IN, OUT, RECV, SEND, Step, plac
 from pycollective.schedule.verifier.progress import step_name
 
 ProvenOrder = Literal["rank", "fixed", "chunk", "none"]
+Memory = tuple[int, int, int]
+"""(rank, place, chunk) for buffers, (rank, cell, -1) for scratch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +68,21 @@ def check_contributions(schedule: Schedule, order: list[tuple[int, int]]) -> Pro
     Raises:
         VerificationError: a wrong result, or wrong marks for scaling, naming rank, chunk and steps.
     """
-    # A staged call may have one array as input and output, or two.
-    both = {Placement.STAGED: (True, False), Placement.INPLACE: (True,)}
-    for aliased in both.get(schedule.placement, (False,)):
+    for aliased in aliasings(schedule):
         proven = _Execution(schedule, aliased, order).check()
     return proven
+
+
+def aliasings(schedule: Schedule) -> tuple[bool, ...]:
+    """Whether input and output are one array; a staged call may have one or two."""
+    return {Placement.STAGED: (True, False), Placement.INPLACE: (True,)}.get(schedule.placement, (False,))
+
+
+def memory(rank: int, place: int, chunk: int, aliased: bool) -> Memory:
+    """The memory of a place of the tile."""
+    if place >= 0:
+        return rank, place, -1
+    return rank, OUT if aliased else place, chunk
 
 
 class _Execution:
@@ -82,7 +94,7 @@ class _Execution:
         self.aliased = aliased  # input and output are one array
         self.orders = _Expressions(schedule.size)
         self.trees = _Expressions(schedule.size)
-        self.holds: dict[tuple[int, int, int], Content] = {}
+        self.holds: dict[Memory, Content] = {}
         self.messages: dict[tuple[int, int], Content] = {}  # by (rank, index) of the send step
         self.rank_orders: dict[int, int] = {}
         self.expected = [0] * schedule.chunks  # for each chunk, the contributions in its results
@@ -90,7 +102,7 @@ class _Execution:
             for chunk in range(schedule.chunks):
                 if self.collective.starts(rank, chunk, schedule.size, self.root):
                     content = Content(1 << rank, 0, rank, rank, raw=True, complete=0)
-                    self.holds[self.place(rank, IN, chunk)] = content
+                    self.holds[memory(rank, IN, chunk, self.aliased)] = content
                     self.expected[chunk] |= 1 << rank
 
     def check(self) -> ProvenOrder:
@@ -98,22 +110,16 @@ class _Execution:
             self.run(rank, index)
         return self.check_results()
 
-    def place(self, rank: int, place: int, chunk: int) -> tuple[int, int, int]:
-        """The memory of a place."""
-        if place >= 0:
-            return rank, place, -1
-        return rank, OUT if self.aliased else place, chunk
-
     def run(self, rank: int, index: int) -> None:
         step = self.schedule.ranks[rank].steps[index]
         if step.kind == RECV:
             sender = step.sources[0]
             content = self.messages[sender.rank, self.schedule.index(sender.place)]
-            self.holds[self.place(rank, step.targets[0].place, step.chunk)] = content
+            self.holds[memory(rank, step.targets[0].place, step.chunk, self.aliased)] = content
             return
         contents = []
         for source in step.sources:
-            found = self.holds.get(self.place(source.rank, source.place, step.chunk))
+            found = self.holds.get(memory(source.rank, source.place, step.chunk, self.aliased))
             if found is None:
                 self.fail(rank, index, f"{place_name(source.rank, source.place)} holds nothing yet")
             if source.initial != (found.raw and self.collective.reduces):
@@ -125,7 +131,7 @@ class _Execution:
             return
         result = self.combine(contents, step, (rank, index))
         for target in step.targets:
-            self.holds[self.place(target.rank, target.place, step.chunk)] = result
+            self.holds[memory(target.rank, target.place, step.chunk, self.aliased)] = result
 
     def combine(self, contents: list[Content], step: Step, me: tuple[int, int]) -> Content:
         first, *others = contents
@@ -172,7 +178,7 @@ class _Execution:
 
     def check_result(self, rank: int, chunk: int) -> Content:
         title = f"{self.schedule.title}: rank {rank}, chunk {chunk}"
-        content = self.holds.get(self.place(rank, OUT, chunk))
+        content = self.holds.get(memory(rank, OUT, chunk, self.aliased))
         if content is None:
             raise VerificationError(f"{title}: nothing is written to its output")
         expected = self.collective.contributors(rank, self.expected[chunk])
@@ -208,7 +214,7 @@ class _Execution:
         again, last = _Execution(self.schedule, self.aliased, self.steps), None
         for rank, index in self.steps:
             step = self.schedule.ranks[rank].steps[index]
-            read = [again.holds.get(again.place(source.rank, source.place, chunk)) for source in step.sources]
+            read = [again.holds.get(memory(source.rank, source.place, chunk, self.aliased)) for source in step.sources]
             if step.chunk == chunk and step.kind != RECV and any(found.once & one for found in read if found):
                 last = (rank, index)
             again.run(rank, index)

@@ -64,26 +64,23 @@ def _check_transfer(schedule: Schedule, rank: int, step: Step, where: str) -> No
         raise VerificationError(f"{where}: only a recv is early")
     if len(step.sources) > 1 or (step.kind == RECV and len(step.targets) > 1):
         raise VerificationError(f"{where}: transfers from one place, and to one place of a rank")
-    waits = step.waits
+    waits, (source,) = step.waits, step.sources
     if step.kind == RECV:
-        (source,), (target,) = step.sources, step.targets
+        (target,) = step.targets
         _check_target(schedule, rank, target.rank, target.place, step.chunk, where)
-        _check_own(rank, target.rank, where)
+        own = target.rank
+    else:
+        _check_place(schedule, rank, source.rank, source.place, step.chunk, where)
+        own = source.rank
+    if own != rank:
+        raise VerificationError(f"{where}: transfers memory of rank {own}")
+    if step.kind == RECV:
         if not waits or waits[0] != Wait(source.rank, source.place):
             raise VerificationError(f"{where}: its first wait is not for its message")
         _check_arrival(schedule, rank, step, where)
         waits = waits[1:]
-    else:
-        (source,) = step.sources
-        _check_place(schedule, rank, source.rank, source.place, step.chunk, where)
-        _check_own(rank, source.rank, where)
     for wait in waits:
         _check_wait(schedule, rank, wait, where)
-
-
-def _check_own(rank: int, owner: int, where: str) -> None:
-    if owner != rank:
-        raise VerificationError(f"{where}: transfers memory of rank {owner}")
 
 
 def _check_arrival(schedule: Schedule, rank: int, step: Step, where: str) -> None:
@@ -137,8 +134,7 @@ def _check_wait(schedule: Schedule, rank: int, wait: Wait, where: str) -> None:
     if wait.count < 0 or index >= len(steps) or lag != steps[index].lag:
         raise VerificationError(f"{where}: waits for {wait.count} of {len(steps)} steps of rank {wait.peer}")
     if not steps[index].consumed:
-        unpublished = f"step {index} of rank {wait.peer}"
-        raise VerificationError(f"{where}: waits for {unpublished}, which is not published")
+        raise VerificationError(f"{where}: waits for step {index} of rank {wait.peer}, which is not published")
 
 
 def _check_place(schedule: Schedule, rank: int, owner: int, place: int, chunk: int, where: str) -> None:

@@ -7,8 +7,9 @@ from typing import NoReturn
 
 from pycollective.errors import VerificationError
 from pycollective.schedule.compiler.mixtures import Mixture, mixed
-from pycollective.schedule.compiler.schedule import Placement, Schedule
+from pycollective.schedule.compiler.schedule import Schedule
 from pycollective.schedule.compiler.steps import IN, OUT, RECV, SEND, place_name
+from pycollective.schedule.verifier.contributions import Memory, aliasings, memory
 from pycollective.schedule.verifier.progress import step_name
 
 _TOLERANCE = 1e-12  # of a weight, relative to the largest: the order of additions is the program's
@@ -20,38 +21,31 @@ def check_weights(schedule: Schedule, order: list[tuple[int, int]]) -> None:
     Raises:
         VerificationError: a wrong result, naming rank, chunk and step.
     """
-    for aliased in {Placement.STAGED: (True, False), Placement.INPLACE: (True,)}.get(schedule.placement, (False,)):
+    for aliased in aliasings(schedule):
         _check(schedule, order, aliased)
 
 
 def _check(schedule: Schedule, order: list[tuple[int, int]], aliased: bool) -> None:
     chunks = schedule.chunks
-
-    def memory(rank: int, place: int, chunk: int) -> tuple[int, int, int]:
-        if place >= 0:
-            return rank, place, -1
-        return rank, OUT if aliased else place, chunk
-
-    holds: dict[tuple[int, int, int], Mixture] = {
-        memory(rank, IN, chunk): {rank: 1.0} for rank in range(schedule.size) for chunk in range(chunks)
+    holds: dict[Memory, Mixture] = {
+        memory(rank, IN, chunk, aliased): {rank: 1.0} for rank in range(schedule.size) for chunk in range(chunks)
     }
-    written: dict[tuple[int, int, int], tuple[int, int]] = {}
+    written: dict[Memory, tuple[int, int]] = {}
     messages: dict[tuple[int, int], Mixture] = {}  # by (rank, index) of the send step
     for rank, index in order:
         step = schedule.ranks[rank].steps[index]
         read = []
         if step.kind == RECV:
             sender = step.sources[0]
-            where = memory(rank, step.targets[0].place, step.chunk)
+            where = memory(rank, step.targets[0].place, step.chunk, aliased)
             holds[where] = messages[sender.rank, schedule.index(sender.place)]
             written[where] = rank, index
             continue
         for source in step.sources:
-            content = holds.get(memory(source.rank, source.place, step.chunk))
+            content = holds.get(memory(source.rank, source.place, step.chunk, aliased))
             if content is None:
-                _fail(
-                    schedule, rank, step.chunk, (rank, index), f"{place_name(source.rank, source.place)} holds nothing"
-                )
+                what = f"{place_name(source.rank, source.place)} holds nothing"
+                _fail(schedule, rank, step.chunk, (rank, index), what)
             read.append(content)
         if step.kind == SEND:
             messages[rank, index] = read[0]
@@ -60,11 +54,11 @@ def _check(schedule: Schedule, order: list[tuple[int, int]], aliased: bool) -> N
             _fail(schedule, rank, step.chunk, (rank, index), f"{len(read)} sources have {len(step.weights)} weights")
         result = mixed(read, step.weights) if step.weights else read[0]
         for target in step.targets:
-            where = memory(target.rank, target.place, step.chunk)
+            where = memory(target.rank, target.place, step.chunk, aliased)
             holds[where], written[where] = result, (rank, index)
     for rank in range(schedule.size):
         for chunk in range(chunks):
-            where = memory(rank, OUT, chunk)
+            where = memory(rank, OUT, chunk, aliased)
             found, expected = holds.get(where), schedule.mixtures[rank * chunks + chunk]
             if found is None or not _equal(found, expected):
                 what = "nothing" if found is None else _shown(found)
