@@ -95,8 +95,9 @@ def test_the_verifier_rejects_what_is_not_the_mixture() -> None:
         verify(with_step(schedule, 0, last, weights=(0.5, 0.25, 0.25)))
     with pytest.raises(VerificationError, match="the result is"):
         verify(with_step(schedule, 0, last, sources=(sources[0], *sources[:2])))
-    with pytest.raises(VerificationError, match="3 sources have 0 weights"):
-        verify(with_step(schedule, 0, last, weights=()))
+    for count in (0, 2, 4):
+        with pytest.raises(VerificationError, match=f"3 sources have {count} weights"):
+            verify(with_step(schedule, 0, last, weights=(0.25,) * count))
 
 
 def test_schedules_show_their_weights() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -99,8 +100,7 @@ def describe_step(step: Step) -> str:
     targets = ", ".join(place_name(target.rank, target.place) for target in step.targets)
     if step.kind == RECV:
         return f"chunk {step.chunk}: {targets} from rank {', '.join(str(source.rank) for source in step.sources)}"
-    factors = [f"{weight:g} " for weight in step.weights] or [""] * len(step.sources)
-    sources = " + ".join(
-        factor + place_name(source.rank, source.place) for factor, source in zip(factors, step.sources, strict=True)
-    )
+    factors = [f"{weight:g} " for weight in step.weights]  # of a wrong schedule, which errors describe, too few or many
+    named = itertools.zip_longest(factors, (place_name(source.rank, source.place) for source in step.sources))
+    sources = " + ".join(f"{factor or ''}{place or '?'}" for factor, place in named)
     return f"chunk {step.chunk}: {targets} = {sources}"
