@@ -198,7 +198,6 @@ lint: $(CURRENT) $(VENV)/.lint ## ruff, mypy, pyright, clang-format, shellcheck,
 	$(BIN)/shellcheck --severity=warning .ci/run bench/gpu/*.sh examples/cluster/job.sbatch
 	$(BIN)/hadolint examples/cluster/Dockerfile
 	$(CHECKS)
-	$(BIN)/python tools/nonblocking.py --check
 	$(STUBS)
 	for stub in build/stubs/pycollective/*; do diff -u pycollective/$${stub##*/} $$stub || { echo "run 'make stubs'" >&2; exit 1; }; done
 

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from pycollective import optim as optim
     from pycollective.comm.arguments.operators import Op, op
     from pycollective.comm.communicator import Communicator
+    from pycollective.comm.described import nonblocking
     from pycollective.comm.explanation import Explanation
     from pycollective.comm.handle import Handle
     from pycollective.comm.host.local_world import LocalWorld, local_world
@@ -56,15 +57,17 @@ if TYPE_CHECKING:
 
     _world = world()
     allreduce, reduce, reduce_scatter = _world.allreduce, _world.reduce, _world.reduce_scatter
-    scan, exscan, iscan, iexscan = _world.scan, _world.exscan, _world.iscan, _world.iexscan
-    mix, imix = _world.mix, _world.imix
+    scan, exscan, mix = _world.scan, _world.exscan, _world.mix
     broadcast, allgather, allgatherv = _world.broadcast, _world.allgather, _world.allgatherv
     gather, scatter, alltoall, alltoallv = _world.gather, _world.scatter, _world.alltoall, _world.alltoallv
     barrier, send, recv = _world.barrier, _world.send, _world.recv
-    iallreduce, ireduce, ireduce_scatter = _world.iallreduce, _world.ireduce, _world.ireduce_scatter
-    ibroadcast, iallgather, iallgatherv = _world.ibroadcast, _world.iallgather, _world.iallgatherv
-    igather, iscatter, ialltoall, ialltoallv = _world.igather, _world.iscatter, _world.ialltoall, _world.ialltoallv
-    ibarrier, isend, irecv = _world.ibarrier, _world.isend, _world.irecv
+    # not _world's: mypy knows the types of these only after it has checked what imports this module
+    iallreduce, ireduce, ireduce_scatter = nonblocking(allreduce), nonblocking(reduce), nonblocking(reduce_scatter)
+    iscan, iexscan, imix = nonblocking(scan), nonblocking(exscan), nonblocking(mix)
+    ibroadcast, iallgather, iallgatherv = nonblocking(broadcast), nonblocking(allgather), nonblocking(allgatherv)
+    igather, iscatter = nonblocking(gather), nonblocking(scatter)
+    ialltoall, ialltoallv = nonblocking(alltoall), nonblocking(alltoallv)
+    ibarrier, isend, irecv = nonblocking(barrier), nonblocking(send), nonblocking(recv)
     broadcast_object, allgather_object = _world.broadcast_object, _world.allgather_object
     gather_object, scatter_object = _world.gather_object, _world.scatter_object
     empty, split, dup, group, explain = _world.empty, _world.split, _world.dup, _world.group, _world.explain

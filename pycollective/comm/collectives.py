@@ -1,4 +1,4 @@
-"""A communicator's collectives and messages, in their blocking form; nonblocking.py is generated from this file.
+"""A communicator's collectives and messages, in their blocking form.
 
 Here are their signatures and documentation, and csrc/bindings/calls/methods.cpp makes the calls.
 """

@@ -2,7 +2,7 @@
 
 Methods take the shared keyword arguments as `**options`, which costs nothing in a call without any. Type checkers read
 from the annotation which ones there are; here the same annotation gives the function its signature, and the docstring
-of the options is merged into its `Args`. A nonblocking form has the blocking one's docstring, except for `Returns`.
+of the options is merged into its `Args`. A nonblocking form has the blocking one's, except for `Returns`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from types import FunctionType
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from pycollective.comm.arguments.options import DEFAULTS, Calling, Moving, Options
+from pycollective.comm.handle import Handle
 
 _Class = TypeVar("_Class", bound=type)
+_P = ParamSpec("_P")
+_Result = TypeVar("_Result")
 _SECTION = re.compile(r"^(Args|Returns|Raises):\n((?: +.*\n|\n(?= ))*)", re.MULTILINE)
 _Kinds: TypeAlias = tuple[type, ...]
 """A class of options, and those that it inherits from."""
@@ -71,22 +75,24 @@ def described(cls: _Class) -> _Class:
     return cls
 
 
-def nonblocking(blocking: type) -> Callable[[_Class], _Class]:
-    """Decorate a class of nonblocking forms: `iname` for each `name` of `blocking`."""
-
-    def describe(cls: _Class) -> _Class:
-        for name, method in vars(cls).items():
-            if inspect.isfunction(method) and not name.startswith("_"):
-                method.__signature__ = _expanded(method)[0]  # type: ignore[attr-defined]
-                text, own = Text(getattr(blocking, name[1:]).__doc__), Text(method.__doc__)
-                given = text.sections.get("Returns", "None")
-                text.body = "\n\n".join(part for part in (f"`{name[1:]}`: {text.summary}", text.body, own.body) if part)
-                text.summary = own.summary
-                text.sections["Returns"] = f"a Handle immediately. Its result() waits and then returns:\n{given}"
-                method.__doc__ = str(text)
-        return cls
-
-    return describe
+def nonblocking(method: Callable[_P, _Result]) -> Callable[_P, Handle[_Result]]:
+    """The nonblocking form of a described method: a function of the same parameters, to be defined by the core."""
+    blocking: Any = method
+    name = blocking.__name__
+    form: Any = FunctionType(blocking.__code__, blocking.__globals__, f"i{name}", blocking.__defaults__)
+    form.__kwdefaults__, form.__signature__ = blocking.__kwdefaults__, inspect.signature(blocking)
+    form.__qualname__ = f"Nonblocking.i{name}"
+    when = "at once"
+    if any(parameter.endswith("counts") for parameter in form.__signature__.parameters):
+        when = "after an exchange of counts"
+    text = Text(blocking.__doc__)
+    text.body = f"`{name}`: {text.summary}" + (f"\n\n{text.body}" if text.body else "")
+    text.summary = f"Nonblocking `{name}`: same arguments; a Handle {when}, for what it returns."
+    returned = text.sections.get("Returns", "None")
+    text.sections["Returns"] = f"a Handle immediately. Its result() waits and then returns:\n{returned}"
+    form.__doc__ = str(text)
+    made: Callable[_P, Handle[_Result]] = form
+    return made
 
 
 def _expanded(method: Callable[..., Any]) -> tuple[inspect.Signature, _Kinds]:

@@ -55,17 +55,6 @@ def test_functions_are_the_methods_without_self(name: str) -> None:
     assert function.__doc__.startswith(method.__doc__) and function.__module__ == "pycollective"
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in dir(pycollective.Communicator) if n.startswith("i") and n[1:] in dir(pycollective)]
-)
-def test_nonblocking_forms_take_what_the_blocking_ones_do(name: str) -> None:
-    forms = (getattr(pycollective.Communicator, form) for form in (name, name[1:]))
-    taken, expected = ({p.name: p.default for p in inspect.signature(form).parameters.values()} for form in forms)
-    if name == "iallgatherv":  # counts cannot be exchanged without blocking
-        taken["counts"] = None
-    assert taken == expected
-
-
 def test_everything_comes_by_a_star_and_is_listed() -> None:
     space: dict[str, object] = {}
     exec("from pycollective import *", space)

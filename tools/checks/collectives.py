@@ -32,7 +32,6 @@ FREE = (
     "pycollective/__init__.py",
     "pycollective/comm/collectives.py",
     "pycollective/comm/objects.py",
-    "pycollective/comm/nonblocking.py",
     "pycollective/comm/communicator.py",
     "pycollective/comm/functions.py",
     # Defaults of options.
