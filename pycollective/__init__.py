@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pycollective.comm.arguments.operators import Op, op
     from pycollective.comm.communicator import Communicator
     from pycollective.comm.described import nonblocking
-    from pycollective.comm.explanation import Explanation
+    from pycollective.comm.explain import Explanation
     from pycollective.comm.handle import Handle
     from pycollective.comm.host.local_world import LocalWorld, local_world
     from pycollective.comm.world import from_mpi, init, is_initialized, shutdown, world

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from pycollective import checks
-from pycollective.comm.backend import Backend, HostBackend
+from pycollective.comm.backend import Backend
 from pycollective.comm.described import described
 from pycollective.comm.handle import Handle
+from pycollective.comm.host.team import HostTeam
 from pycollective.comm.request import CallRequest
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 class Collectives:
     """The blocking calls of a communicator: they return when this rank's part is done."""
 
-    backend: HostBackend
+    backend: HostTeam
     gpu: GpuSide | None
 
     def call(self, made: CallRequest) -> Any:

@@ -7,6 +7,7 @@ import itertools
 import struct
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,13 +15,13 @@ import numpy as np
 from pycollective import _core, checks
 from pycollective.comm.arguments import arrays
 from pycollective.comm.arguments.options import Moving
-from pycollective.comm.backend import HostBackend
 from pycollective.comm.described import described
-from pycollective.comm.explain import explain
-from pycollective.comm.explanation import Explanation
+from pycollective.comm.explain import Explanation, explain_nccl
 from pycollective.comm.handle import Handle
+from pycollective.comm.host.team import HostTeam
 from pycollective.comm.nonblocking import Nonblocking
 from pycollective.comm.objects import ObjectExchange, on_root, root_number
+from pycollective.comm.planner import NCCL
 from pycollective.names import Elsewhere
 from pycollective.schedule.collectives import CALLS, ELSEWHERE
 
@@ -63,7 +64,7 @@ class Communicator(Nonblocking):
 
     __slots__ = ("_incoming", "_outgoing", "_team")  # which calls read without looking for their names
 
-    def __init__(self, backend: HostBackend) -> None:
+    def __init__(self, backend: HostTeam) -> None:
         group = backend.group
         self.backend, self.gpu = backend, None
         self._team, self._outgoing, self._incoming = backend.team, backend.outgoing, backend.incoming
@@ -325,8 +326,12 @@ class Communicator(Nonblocking):
             ValueError: no collective of that name, or nbytes is negative.
             TopologyError: no topology of that name.
         """
-        gpu = "" if self.gpu is None else self.gpu.describe()
-        return explain(self.backend, gpu, collective, nbytes, topology)
+        checks.choice(collective, "collective", [row.name for row in CALLS.values() if not row.is_message])
+        nbytes = checks.integer(nbytes, "nbytes", 0)
+        if isinstance(topology, str) and topology == NCCL:
+            return explain_nccl(self.backend.group, collective, nbytes)
+        found = self.backend.explain(collective, nbytes, topology)
+        return found if self.gpu is None else replace(found, gpu=self.gpu.describe())
 
 
 _public = [name for name in dir(Communicator) if not name.startswith("_")]

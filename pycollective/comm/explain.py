@@ -1,27 +1,91 @@
-"""Which path a call would take, and why."""
+"""Which path a call would take, and why: as text and in notebooks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
-from pycollective import _core, checks
-from pycollective.comm.backend import HostBackend
-from pycollective.comm.explanation import Explanation
+from pycollective import _core, notebook
 from pycollective.comm.group import Group
 from pycollective.comm.host.cores import ranges, usable_cores
 from pycollective.comm.planner import DEFAULT_TOPOLOGY, NCCL, ScheduleKey, choose, default_text, schedule_for
 from pycollective.schedule.collectives import CALLS, program_of
 
 
-def explain(backend: HostBackend, gpu: str, collective: str, nbytes: int, topology: Any) -> Explanation:
-    """See Communicator.explain. `gpu`: path of arrays in GPU memory, if known."""
-    checks.choice(collective, "collective", [row.name for row in CALLS.values() if not row.is_message])
-    nbytes = checks.integer(nbytes, "nbytes", 0)
-    if isinstance(topology, str) and topology == NCCL:
-        return _explain_nccl(backend.group, collective, nbytes)
-    return replace(backend.explain(collective, nbytes, topology), gpu=gpu)
+@dataclass(frozen=True)
+class Explanation:
+    """How a call would be executed.
+
+    Attributes:
+        collective, nbytes: the call.
+        topology: label of the topology, or "nccl".
+        variant: "small" or "large".
+        order: the order in which elements are reduced: "rank", "fixed" or "chunk".
+        window: path of arrays from `comm.empty`.
+        plain: path of other arrays.
+        reason: why.
+        gpu: path of arrays in GPU memory; empty before the first call on one.
+        waiting: whether every rank has a core of its own, and so how it waits for peers.
+        links: the bytes that cross from each host to each other one; empty on one host.
+    """
+
+    collective: str
+    nbytes: int
+    topology: str
+    variant: str
+    order: str
+    window: str
+    plain: str
+    reason: str
+    gpu: str = ""
+    waiting: str = ""
+    links: str = ""
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("topology", f"{self.topology} ({self.variant} messages)"),
+            ("order of reduction", self.order),
+            ("arrays from comm.empty", self.window),
+            ("other arrays", self.plain),
+            ("because", self.reason),
+            *self._more(),
+        ]
+        return notebook.table(rows, caption=f"{self.collective} of {self.nbytes} bytes")
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.collective} of {self.nbytes} bytes: topology {self.topology} ({self.variant} messages, "
+            f"order of reduction: {self.order})",
+            f"arrays from comm.empty: {self.window}",
+            f"other arrays: {self.plain}",
+            f"because {self.reason}",
+            *map(": ".join, self._more()),
+        ]
+        return "\n  ".join(lines)
+
+    def _more(self) -> list[tuple[str, str]]:
+        rows = [("between hosts", self.links), ("arrays on the GPU", self.gpu), ("cores", self.waiting)]
+        return [(what, text) for what, text in rows if text]
+
+
+def explain_on_host(group: Group, own_cores: bool, collective: str, nbytes: int, topology: Any) -> Explanation:
+    """Explain a call of ranks that share memory. `own_cores`: as of a HostTeam."""
+    from pycollective.schedule.language import registry
+
+    instance, small = choose(collective, topology, nbytes)
+    memory = "memory of this process" if group.threads else "shared memory of this host"
+    chosen = "it was requested"
+    if topology is None:
+        by_setting = default_text() not in ("", NCCL) and instance != registry.get(DEFAULT_TOPOLOGY)
+        chosen = "PYCOLLECTIVE_TOPOLOGY names it" if by_setting else "it is the default within a host"
+    staged = _why_staged(collective, nbytes, _core.ALWAYS_STAGED, "a second wait")
+    plain = f"staged through scratch in {memory}"
+    return _explanation(
+        collective, nbytes, instance, small, chosen, own_cores,
+        window=plain if staged else f"zero-copy in {memory}", plain=plain,
+        reason=staged or "peers access window arrays directly, and others only through scratch",
+    )  # fmt: skip
 
 
 def explain_between_hosts(
@@ -40,55 +104,39 @@ def explain_between_hosts(
         own_cores: whether each rank of this one has a core of its own.
         names: each rank's host. link: the one between hosts. default: the topology of calls that name none.
     """
-    from pycollective.schedule.language import registry
-
     instance, small = choose(collective, topology, nbytes, default)
-    row = registry.info(instance)
-    plain = f"staged through shared memory within a host, over {link} between hosts"
-    why = _why_staged(collective, nbytes, _core.ALWAYS_STAGED_BETWEEN_HOSTS, "agreeing on placements")
-    window = plain if why else f"in place within a host, over {link} between hosts"
     chosen = "it is the default between hosts" if topology is None and not default_text() else "it was requested"
-    limit = f"; messages of at most {row.small} bytes take its small variant" if row.small else ""
-    return Explanation(
-        collective, nbytes, registry.label(instance), "small" if small else "large", row.order, window, plain,
-        f"{why + '; ' if why else ''}the ranks are on {group.nodes.count} hosts; topology {row.name}: {chosen}{limit}",
-        waiting=_waiting(own_cores), links=_links(group, names, instance, collective, nbytes, small),
+    staged = _why_staged(collective, nbytes, _core.ALWAYS_STAGED_BETWEEN_HOSTS, "agreeing on placements")
+    plain = f"staged through shared memory within a host, over {link} between hosts"
+    return _explanation(
+        collective, nbytes, instance, small, chosen, own_cores,
+        window=plain if staged else f"in place within a host, over {link} between hosts", plain=plain,
+        reason=f"{staged}{'; ' if staged else ''}the ranks are on {group.nodes.count} hosts",
+        links=_links(group, names, instance, collective, nbytes, small),
     )  # fmt: skip
 
 
-def _links(group: Group, names: Sequence[str], topology: Any, collective: str, nbytes: int, small: bool) -> str:
-    from pycollective.schedule.compiler.schedule import Placement, traffic
-
-    program, hosts = program_of(collective), group.nodes.of
-    root = 0 if CALLS[program].rooted else None
-    schedule = schedule_for(ScheduleKey(topology, program, group.size, root, Placement.STAGED, small, hosts))
-    name_of = {host: names[hosts.index(host)] for host in hosts}
-    crossing = [
-        f"{int(part * nbytes)} bytes from {name_of[sender]} to {name_of[receiver]}"
-        for (sender, receiver), part in traffic(schedule).items()
-    ]
-    return "; ".join(crossing) + (f" (if rank {root} is the root)" if root is not None else "")
-
-
-def explain_on_host(group: Group, own_cores: bool, collective: str, nbytes: int, topology: Any) -> Explanation:
-    """Explain a call of ranks that share memory. `own_cores`: as of a HostTeam."""
+def _explanation(
+    collective: str,
+    nbytes: int,
+    topology: Any,
+    small: bool,
+    chosen: str,
+    own_cores: bool,
+    *,
+    window: str,
+    plain: str,
+    reason: str,
+    links: str = "",
+) -> Explanation:
+    """`chosen`: why this topology, an instance, was chosen."""
     from pycollective.schedule.language import registry
 
-    instance, small = choose(collective, topology, nbytes)
-    row = registry.info(instance)
-    memory = "memory of this process" if group.threads else "shared memory of this host"
-    staged = f"staged through scratch in {memory}"
-    why = _why_staged(collective, nbytes, _core.ALWAYS_STAGED, "a second wait")
-    window = staged if why else f"zero-copy in {memory}"
-    why = why or "peers access window arrays directly, and others only through scratch"
-    chosen = "it was requested"
-    if topology is None:
-        by_setting = default_text() not in ("", NCCL) and instance != registry.get(DEFAULT_TOPOLOGY)
-        chosen = "PYCOLLECTIVE_TOPOLOGY names it" if by_setting else "it is the default within a host"
+    row = registry.info(topology)
     limit = f"; messages of at most {row.small} bytes take its small variant" if row.small else ""
     return Explanation(
-        collective, nbytes, registry.label(instance), "small" if small else "large", row.order, window, staged,
-        f"{why}; topology {row.name}: {chosen}{limit}", waiting=_waiting(own_cores),
+        collective, nbytes, registry.label(topology), "small" if small else "large", row.order, window, plain,
+        f"{reason}; topology {row.name}: {chosen}{limit}", waiting=_waiting(own_cores), links=links,
     )  # fmt: skip
 
 
@@ -107,7 +155,21 @@ def _waiting(own_cores: bool) -> str:
     return f"this rank may use {ranges(usable_cores())}; {policy}"
 
 
-def _explain_nccl(group: Group, collective: str, nbytes: int) -> Explanation:
+def _links(group: Group, names: Sequence[str], topology: Any, collective: str, nbytes: int, small: bool) -> str:
+    from pycollective.schedule.compiler.schedule import Placement, traffic
+
+    program, hosts = program_of(collective), group.nodes.of
+    root = 0 if CALLS[program].rooted else None
+    schedule = schedule_for(ScheduleKey(topology, program, group.size, root, Placement.STAGED, small, hosts))
+    name_of = {host: names[hosts.index(host)] for host in hosts}
+    crossing = [
+        f"{int(part * nbytes)} bytes from {name_of[sender]} to {name_of[receiver]}"
+        for (sender, receiver), part in traffic(schedule).items()
+    ]
+    return "; ".join(crossing) + (f" (if rank {root} is the root)" if root is not None else "")
+
+
+def explain_nccl(group: Group, collective: str, nbytes: int) -> Explanation:
     """Explain which collectives of GPU arrays NCCL executes."""
     from pycollective.comm.cuda.nccl.library import describe, why_not
 

@@ -183,8 +183,7 @@ def loaded(message: Any) -> Any:
 
 
 def _loaded_all(joined: Any, lengths: list[int]) -> list[Any]:
-    ends = np.cumsum(lengths)
-    return [loaded(joined[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
+    return [loaded(piece) for piece in np.split(joined, np.cumsum(lengths)[:-1])]
 
 
 def _packed(make: Callable[[], Any], dump: Callable[[Any], bytes] = dumped) -> _Packed:

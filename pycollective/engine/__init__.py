@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from pycollective._core import Work
 from pycollective.engine.engine import Engine
-from pycollective.engine.operation import Item, Work
+from pycollective.engine.operation import Item
 from pycollective.engine.settings import Settings
 
 __all__ = ["Engine", "Item", "Settings", "Work"]

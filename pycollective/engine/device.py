@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pycollective.comm.cuda import arrays
 from pycollective.comm.cuda.arrays import ITEMSIZE
 from pycollective.comm.cuda.runtime import load
-from pycollective.engine.operation import DeviceArrays, Item
+from pycollective.engine.operation import DeviceArrays, EngineJob, Item
 from pycollective.errors import CommunicatorError
 from pycollective.schedule.collectives import OPERATIONS
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pycollective.comm.communicator import Communicator
-    from pycollective.engine.engine_job import EngineJob
 
 _logger = logging.getLogger(__name__)
 _ALIGNMENT = 16

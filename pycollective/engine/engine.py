@@ -18,8 +18,7 @@ import numpy as np
 from pycollective import _core
 from pycollective.comm.control import Codec
 from pycollective.engine import autotune, jobs
-from pycollective.engine.engine_job import EngineJob
-from pycollective.engine.operation import Item, Work
+from pycollective.engine.operation import EngineJob, Item
 from pycollective.engine.rounds import RoundExchange
 from pycollective.engine.settings import Settings
 from pycollective.engine.timeline import Timeline
@@ -112,23 +111,20 @@ class Engine:
         buffer = self.comm.empty(buffers * max(4096, settings.fusion_buffer), np.uint8)
         topologies = [settings.topology or None]
         slots = min(max(LEAST_SLOTS, settings.cache_capacity), MOST_SLOTS)
-        board = _core.Board(self._share_board(slots), self.rank, self.size, slots)
+        segment = self.comm.backend.share(_core.Board.segment_bytes(self.size, slots))
+        assert segment is not None
+        board = _core.Board(segment, self.rank, self.size, slots)
         if self.rank == 0:
             board.prepare()
         self.comm.barrier()
         return _core.Engine(team, board, buffer, buffers, topologies, run, *stalls), None
-
-    def _share_board(self, slots: int) -> _core.Segment:
-        segment = self.comm.backend.share(_core.Board.segment_bytes(self.size, slots))
-        assert segment is not None
-        return segment
 
     def __repr__(self) -> str:
         return f"<Engine of {self.comm.name!r}: rank {self.rank} of {self.size}>"
 
     # -- operations ------------------------------------------------------------------------------------------------
 
-    def submit(self, items: Sequence[Item], grouped: bool = True, now: bool = False) -> list[Work]:
+    def submit(self, items: Sequence[Item], grouped: bool = True, now: bool = False) -> list[_core.Work]:
         """Start operations. Does not block.
 
         Args:
@@ -136,6 +132,9 @@ class Engine:
             grouped: several become ready together, and ranks submit the same groups. Otherwise this is the same as a
                 call for each, but cheaper.
             now: the caller waits for them immediately: they are not held back for fusion, and no other thread is woken.
+
+        Returns:
+            their handles: `wait` returns the result, of an alltoall with the rows received from each rank.
 
         Raises:
             ValueError: an operation of that name is in progress, or arguments are invalid.

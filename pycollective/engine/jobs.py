@@ -11,8 +11,7 @@ import numpy as np
 from pycollective.comm import request
 from pycollective.comm.arguments import arrays
 from pycollective.engine.adasum import adasum
-from pycollective.engine.engine_job import EngineJob
-from pycollective.engine.operation import Item
+from pycollective.engine.operation import EngineJob, Item
 from pycollective.errors import CommunicatorError
 from pycollective.schedule.collectives import OPERATIONS
 

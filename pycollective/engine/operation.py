@@ -1,12 +1,19 @@
-"""The operations that ranks submit to the engine, and the handles it returns."""
+"""The engine's operations: as ranks submit them, and as the ranks have agreed to run them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
+from pycollective.comm.arguments import arrays
+
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from pycollective.comm.communicator import Communicator
 
 
@@ -69,26 +76,70 @@ class Item:
     gpu: DeviceArrays | None = field(default=None, init=False, repr=False)
 
 
-class Work(Protocol):
-    """An operation in progress."""
+class JobStream(Protocol):
+    """The stream in which jobs on arrays in GPU memory run: see device.py."""
 
-    name: str
-
-    def test(self) -> bool:
-        """Return whether it has completed, successfully or not."""
+    @property
+    def address(self) -> int:
+        """Its handle."""
         ...
 
-    def wait(self, timeout: float | None = None) -> Any:
-        """Block until it has completed; returns the result (alltoall: (result, rows received from each rank)).
-
-        Raises what the operation raised; TimeoutError if it has not completed after `timeout` seconds.
-        """
+    def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
+        """The contribution of a rank that has joined."""
         ...
 
-    def flush(self) -> None:
-        """Run it as soon as all ranks have submitted it, as if this thread waited for it."""
+    def through_host(self, work: Callable[[NDArray[Any]], NDArray[Any]], x: Any, out: Any) -> Any:
+        """Apply `work` to a flat copy of x in host memory; the result is copied to `out` (None: a new array)."""
         ...
 
-    def when_done(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once it has completed, on the engine's thread, or immediately if it has."""
+    def allreduce(self, jobs: Sequence[EngineJob]) -> list[Any]:
+        """Collective: reduce the arrays of a batch as if they were one; returns their results."""
         ...
+
+
+@dataclass(slots=True)
+class EngineJob:
+    """An operation that all ranks have agreed to run next.
+
+    Attributes:
+        item: as submitted by this rank; None if the rank has joined.
+        collective: its name.
+        dtype: of x; "" if there is no array.
+        shape: of x; the first extent is -1 if ranks may differ.
+        rows: the first extent of each rank's x; 0 for ranks that have joined.
+        absent: ranks that have joined.
+        place: see Item; the same on all ranks.
+        op, prescale, postscale: see Item.
+        gpu: the stream for arrays in GPU memory, where the work is done.
+    """
+
+    item: Item | None
+    collective: str
+    dtype: str
+    shape: Sequence[int]
+    rows: Sequence[int]
+    absent: Sequence[int]
+    place: int
+    op: str
+    prescale: float
+    postscale: float
+    gpu: JobStream | None
+
+    @property
+    def stream(self) -> int | None:
+        """The handle of the stream for the call; None for CPU arrays."""
+        return None if self.gpu is None else self.gpu.address
+
+    @property
+    def nbytes(self) -> int:
+        """Size of x, if its full shape is agreed."""
+        return math.prod(self.shape) * arrays.numpy_dtype(self.dtype).itemsize
+
+    def x(self) -> Any:
+        """This rank's input; for a rank that has joined nothing, or zeros if the shape is agreed."""
+        if self.item is not None:
+            return self.item.x
+        shape = tuple(0 if extent < 0 else extent for extent in self.shape)
+        if self.gpu is not None:
+            return self.gpu.zeros(shape, self.dtype)
+        return np.zeros(shape, arrays.numpy_dtype(self.dtype))

@@ -17,6 +17,7 @@ from speed import until
 
 from engine.operations import SECONDS, ones
 from pycollective import Communicator, PeerLostError
+from pycollective.comm.host.team import HostTeam
 from pycollective.engine import Engine
 
 
@@ -97,13 +98,13 @@ def dies_holding_the_lock(comm: Communicator, link: Connection, others: str) -> 
 def board_of(comm: Communicator) -> tuple[Engine, ctypes.c_uint32]:
     """An engine, and its board's lock, which begins with the thread that holds it and flags of the kernel's."""
     boards = []
-    share = Engine._share_board
+    share = HostTeam.share
 
-    def noted(engine: Engine, slots: int) -> Any:
-        boards.append(share(engine, slots))
+    def noted(team: HostTeam, nbytes: int) -> Any:
+        boards.append(share(team, nbytes))
         return boards[-1]
 
-    Engine._share_board = noted  # type: ignore[method-assign]
+    HostTeam.share = noted  # type: ignore[method-assign]
     engine = Engine(comm)
     return engine, ctypes.c_uint32.from_address(address_of(boards[0]))  # the board's first member
 

@@ -36,7 +36,7 @@ def test_a_path_that_turns_back_or_names_what_is_not_there_is_refused() -> None:
         ("`enter` binds", "`allreduced` binds", "has no function allreduced"),
         ("`pycollective/topologies/`", "`pycollective/wheels/`", "there is no pycollective/wheels/"),
         ("[`Link`]", "[`Wheel`]", "link.h has no class Wheel"),
-        ("[`Item`]", "[`Work`]", "classes are called Work"),
+        ("[`Item`]", "[`Group`]", "classes are called Group"),
     ):
         assert text in page
         with pytest.raises(ValueError, match=reason):

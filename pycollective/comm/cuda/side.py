@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pycollective import _core
-from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.nccl.communicators import NcclTeam
 from pycollective.comm.cuda.nccl.rail import RailTeam
 from pycollective.comm.cuda.paths import HOST
@@ -20,7 +19,7 @@ from pycollective.comm.cuda.signature import uses_nccl
 from pycollective.comm.cuda.staged.calls import StagedCalls
 from pycollective.comm.cuda.team import DeviceTeam
 from pycollective.comm.cuda.virtual import VirtualTeam
-from pycollective.comm.host.team import part_bytes
+from pycollective.comm.host.team import HostTeam, part_bytes
 from pycollective.comm.request import CallRequest
 from pycollective.errors import TimeoutError
 
@@ -69,7 +68,7 @@ class GpuSide:
         CommunicatorError: there is no GPU path on this system; states why.
     """
 
-    def __init__(self, host: HostBackend, device: int) -> None:
+    def __init__(self, host: HostTeam, device: int) -> None:
         self.device = device
         self._host, self._staged = host, StagedCalls(host, device)
         self._nccl: NcclTeam | None = None

@@ -13,7 +13,6 @@ import threading
 from typing import Any
 
 from pycollective import _core, settings
-from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.arrays import ITEMSIZE, View, allocate
 from pycollective.comm.cuda.deferred_free import (
     MAILBOXES,
@@ -30,6 +29,7 @@ from pycollective.comm.cuda.signature import for_core, sign
 from pycollective.comm.cuda.watch import watch
 from pycollective.comm.cuda.windows import DeviceWindow, share, share_locally
 from pycollective.comm.host.segments import setting
+from pycollective.comm.host.team import HostTeam
 from pycollective.comm.request import CallRequest
 from pycollective.errors import CommunicatorError, Error, MismatchError, TimeoutError
 
@@ -45,7 +45,7 @@ class DeviceTeam:
         path: the path of arrays, and why.
     """
 
-    def __init__(self, host: HostBackend, device: int) -> None:
+    def __init__(self, host: HostTeam, device: int) -> None:
         cuda = load()
         self._host, self.device = host, device
         exchange, rank, size = host.exchange, host.group.rank, host.group.size

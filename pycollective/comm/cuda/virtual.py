@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from pycollective import _core, settings
-from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.arrays import allocate, order_streams
 from pycollective.comm.cuda.paths import Path
 from pycollective.comm.cuda.planner import PLAN_BYTES, DevicePlanner, Planned
@@ -20,6 +19,7 @@ from pycollective.comm.cuda.runtime import device_number, load
 from pycollective.comm.cuda.signature import for_core, sign
 from pycollective.comm.cuda.windows import share_locally
 from pycollective.comm.host.segments import setting
+from pycollective.comm.host.team import HostTeam
 from pycollective.comm.request import CallRequest
 from pycollective.errors import CommunicatorError, MismatchError, TimeoutError
 
@@ -141,7 +141,7 @@ class VirtualTeam:
         device: the GPU shared by all ranks.
     """
 
-    def __init__(self, host: HostBackend, device: int) -> None:
+    def __init__(self, host: HostTeam, device: int) -> None:
         self.device = device
         self.path = Path("local", "the ranks are threads of one process")
         self._rank, self._size, self._host = host.group.rank, host.group.size, host

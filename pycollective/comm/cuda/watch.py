@@ -7,7 +7,7 @@ import time
 import weakref
 from typing import Protocol
 
-from pycollective.comm.backend import HostBackend
+from pycollective.comm.host.team import HostTeam
 from pycollective.errors import PeerLostError
 
 SECONDS = 0.05
@@ -25,13 +25,13 @@ class Watched(Protocol):
         ...
 
 
-def watch(host: HostBackend, watched: Watched) -> None:
+def watch(host: HostTeam, watched: Watched) -> None:
     """Watch a communicator's kernels until it is freed or poisoned."""
     names = (weakref.ref(host), weakref.ref(watched))
     threading.Thread(target=_serve, args=names, name="pycollective-gpu-watch", daemon=True).start()
 
 
-def _serve(host_of: weakref.ref[HostBackend], watched_of: weakref.ref[Watched]) -> None:
+def _serve(host_of: weakref.ref[HostTeam], watched_of: weakref.ref[Watched]) -> None:
     while True:
         time.sleep(SECONDS)
         host, watched = host_of(), watched_of()

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pycollective import _core, settings
-from pycollective.comm.explain import explain_on_host
-from pycollective.comm.explanation import Explanation
+from pycollective.comm.explain import Explanation, explain_on_host
 from pycollective.comm.group import Group
 from pycollective.comm.host.core_team import make_team, segment_bytes, set_patience
 from pycollective.comm.host.cores import are_enough, cpu_quota, usable_cores
@@ -36,12 +35,16 @@ MOST_WINDOW_BYTES = 1 << 62
 
 
 class HostTeam:
-    """One rank's part of a communicator whose ranks share memory. A HostBackend.
+    """One rank's part of a communicator whose ranks share memory: a Backend for arrays in host memory.
 
     Args:
         team: the core's part.
         group: the ranks.
         own_cores: whether every rank has a core of its own, which decides how it waits.
+
+    Attributes:
+        network: what this process connects with ranks of other hosts; None if there are none.
+        outgoing, incoming: the channels for messages to and from other ranks, for those used so far.
     """
 
     network: Network | None = None
@@ -86,19 +89,28 @@ class HostTeam:
         return channel
 
     def exchange(self, data: bytes, operation: str = "an exchange of bytes") -> list[bytes]:
+        """Collective allgather of bytes of any length, in rank order.
+
+        Args:
+            operation: its purpose, with anything else that the ranks must agree on.
+
+        Raises:
+            MismatchError: the ranks called different operations.
+        """
         size, note = self.group.size, f"for {operation}"
         lengths = np.empty(size, np.int64)
         self._allgather(np.array([len(data)], np.int64), lengths, (1,) * size, note)
         counts = tuple(int(length) for length in lengths)
         joined = np.empty(sum(counts), np.uint8)
         self._allgather(np.frombuffer(data, np.uint8), joined, counts, note)
-        return cut(joined, counts)
+        return [piece.tobytes() for piece in np.split(joined, np.cumsum(counts)[:-1])]
 
     def _allgather(self, x: Any, out: Any, counts: tuple[int, ...], note: str) -> None:
         self.team.call(_JOINING, x, out, "sum", None, -1, counts, None, self._seconds_left(), False, note)
 
     @contextlib.contextmanager
     def limited(self, seconds: float | None) -> Iterator[None]:
+        """Let this thread's exchanges, and what consists of them, take so long together; None: each as a call."""
         self._limit.deadline = None if seconds is None else time.monotonic() + seconds
         try:
             yield
@@ -112,6 +124,7 @@ class HostTeam:
     # -- windows -------------------------------------------------------------------------------------------------------
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        """Collective: an array that all ranks of the same host can address."""
         nbytes = part_bytes(shape, dtype.itemsize, self.group.size)
         number = self.window_number(shape, str(dtype))
         unit = _HUGE_PAGE if nbytes >= _HUGE_PAGE else _PAGE
@@ -122,12 +135,14 @@ class HostTeam:
         return window.array(dtype, list(shape))
 
     def window_number(self, shape: tuple[int, ...], dtype: str) -> int:
+        """Collective: the number of a new window; MismatchError if shapes or dtypes differ between ranks."""
         self.team.require_turn()  # before taking a number, so that numbers agree on all ranks
         number = next(self._windows)
         self.exchange(b"", f"empty({shape}, {dtype}), window {number}")
         return number
 
     def share(self, nbytes: int) -> _core.Segment | None:
+        """Collective: a zero-filled segment of shared memory; None if the ranks share none."""
         return self._share_here(range(self.group.size), nbytes)
 
     def _share_here(self, members: Sequence[int], nbytes: int) -> _core.Segment:
@@ -138,10 +153,12 @@ class HostTeam:
     # -- other groups of ranks -----------------------------------------------------------------------------------------
 
     def split(self, members: Sequence[int], name: str) -> HostTeam | None:
+        """Collective over all ranks: a backend of the ranks `members`, in this order; None if there are none."""
         part = self.group.part(members, name) if members else None
         return connect(self.exchange, self.group.rank, members, part, self.group.threads, self.own_cores)
 
     def shrink(self, timeout: float) -> HostTeam:
+        """A backend of the ranks that are still alive; see Communicator.shrink."""
         team, members = shrink(self.team, self.group, timeout)
         return HostTeam(team, self.group.part(members, f"{self.group.name}/shrunk"), self.own_cores)
 
@@ -151,6 +168,11 @@ class HostTeam:
         self.team.require_sound()
 
     def fail(self, error: Error, culprit: int = -1) -> None:
+        """End the communicator on every rank that can be reached: they raise `error`, at the latest in their next call.
+
+        A lost peer, a mismatch and a missed deadline leave calls in flight that have all they need to complete; other
+        errors end them too. `culprit`: the rank that caused the error; -1: none.
+        """
         if self.team.poisoned:
             return
         text = str(error)
@@ -166,10 +188,12 @@ class HostTeam:
             self.team.give_up(text)
 
     def fail_all(self, error: Error) -> None:
+        """Fail the communicator's calls and the messages between its ranks."""
         for team in (self.team, *self.outgoing.values(), *self.incoming.values()):
             team.give_up(str(error))
 
     def lost_peer(self) -> int | None:
+        """A rank whose process has ended without closing the communicator, as far as this rank can tell."""
         for rank in range(self.group.size):
             if rank != self.group.rank and self.team.gone(rank) and not self.team.departed(rank):
                 return rank
@@ -185,6 +209,7 @@ class HostTeam:
     # -- information ---------------------------------------------------------------------------------------------------
 
     def explain(self, collective: str, nbytes: int, topology: Any) -> Explanation:
+        """How a call would be executed."""
         return explain_on_host(self.group, self.own_cores, collective, nbytes, topology)
 
 
@@ -235,10 +260,3 @@ def part_bytes(shape: tuple[int, ...], itemsize: int, size: int) -> int:
     if nbytes * size > MOST_WINDOW_BYTES:
         raise CommunicatorError(f"{nbytes} bytes for each of {size} ranks are more than can be mapped")
     return nbytes
-
-
-def cut(joined: Any, lengths: Sequence[int]) -> list[bytes]:
-    """The pieces, of these lengths, of an array of bytes."""
-    ends = itertools.accumulate(lengths)
-    whole = joined.tobytes()
-    return [whole[end - length : end] for end, length in zip(ends, lengths, strict=True)]

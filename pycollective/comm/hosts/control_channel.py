@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from pycollective.comm.backend import HostBackend
 from pycollective.comm.bootstrap.rendezvous import name_ranks
 from pycollective.comm.bootstrap.sockets.frames import LENGTH_BYTES, pack, unpack
+from pycollective.comm.host.team import HostTeam
 from pycollective.comm.request import CallRequest
 from pycollective.errors import CommunicatorError, Error, TimeoutError
 
@@ -28,7 +28,7 @@ _GRACE = 2.0
 class ControlChannel:
     """Messages of control between hosts, for one thread at a time. After a fault, every call raises it."""
 
-    def __init__(self, backend: HostBackend, purpose: str) -> None:
+    def __init__(self, backend: HostTeam, purpose: str) -> None:
         """Collective. `backend`: of the same ranks; the channel uses another one, named after its purpose."""
         group = backend.group
         own = backend.split(range(group.size), f"{group.name}/{purpose}")
@@ -101,7 +101,7 @@ class ControlChannel:
 class _Transfer:
     """The parts of one message that are in progress."""
 
-    def __init__(self, backend: HostBackend, peer: int, seconds: float) -> None:
+    def __init__(self, backend: HostTeam, peer: int, seconds: float) -> None:
         # Missing ranks are named by the exchange, not by the call that waits for one.
         self._backend, self._peer, self._seconds = backend, peer, seconds + 2 * _GRACE
         self._handles: list[Any] = []
@@ -126,7 +126,7 @@ class _Transfer:
 
 
 class _Outgoing(_Transfer):
-    def __init__(self, backend: HostBackend, peer: int, content: bytes, seconds: float) -> None:
+    def __init__(self, backend: HostTeam, peer: int, content: bytes, seconds: float) -> None:
         super().__init__(backend, peer, seconds)
         frame = np.zeros(_FRAME, np.uint8)
         whole = np.frombuffer(len(content).to_bytes(LENGTH_BYTES, "little") + content, np.uint8)
@@ -138,7 +138,7 @@ class _Outgoing(_Transfer):
 
 
 class _Incoming(_Transfer):
-    def __init__(self, backend: HostBackend, peer: int, seconds: float) -> None:
+    def __init__(self, backend: HostTeam, peer: int, seconds: float) -> None:
         super().__init__(backend, peer, seconds)
         self._frame, self._rest = np.empty(_FRAME, np.uint8), np.empty(0, np.uint8)
         self._length = -1

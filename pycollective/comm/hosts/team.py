@@ -17,8 +17,7 @@ from pycollective.comm.bootstrap.nodes import machine_key
 from pycollective.comm.bootstrap.sockets.descriptors import are_used_up, raise_limit, refusal
 from pycollective.comm.bootstrap.sockets.dialling import Endpoint
 from pycollective.comm.bootstrap.sockets.host_name import host_name
-from pycollective.comm.explain import explain_between_hosts
-from pycollective.comm.explanation import Explanation
+from pycollective.comm.explain import Explanation, explain_between_hosts
 from pycollective.comm.group import Group
 from pycollective.comm.host.core_team import (
     CONTROL_LANE,
@@ -56,7 +55,7 @@ class Contacts:
 
 
 class HostsTeam(HostTeam):
-    """One rank's part of a communicator that spans hosts. A HostBackend.
+    """One rank's part of a communicator that spans hosts.
 
     Args:
         team: the core's part.

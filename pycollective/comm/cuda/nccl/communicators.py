@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pycollective import _core
-from pycollective.comm.backend import HostBackend
 from pycollective.comm.bootstrap.nodes import node_key
 from pycollective.comm.cuda.nccl.library import NCCL, Library, arithmetic, blocks_for, lacks, library
 from pycollective.comm.cuda.planner import Planned
@@ -18,6 +17,7 @@ from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.signature import UNSCALED, Signature, sign
 from pycollective.comm.cuda.watch import watch
 from pycollective.comm.host.segments import Exchange
+from pycollective.comm.host.team import HostTeam
 from pycollective.comm.request import CallRequest
 from pycollective.errors import CommunicatorError, Error, PeerLostError, TimeoutError
 
@@ -182,7 +182,7 @@ class NcclTeam:
         note: compares a call with the peers', if they share memory.
     """
 
-    def __init__(self, host: HostBackend, device: int, note: Callable[[Planned], None] | None = None) -> None:
+    def __init__(self, host: HostTeam, device: int, note: Callable[[Planned], None] | None = None) -> None:
         self._host, self.device, self._note = host, device, note
         self._rails: dict[int, NcclRail] = {}
         self._adopted: list[tuple[NcclRail, Any]] = []
@@ -285,7 +285,7 @@ class NcclTeam:
         self.abort()
 
 
-def _died(host: HostBackend) -> bool:
+def _died(host: HostTeam) -> bool:
     """Return whether a dead peer explains an error of NCCL; it is then reported as such.
 
     NCCL sees a broken connection, often before the core detects which process died. Between hosts this cannot be

@@ -15,7 +15,6 @@ from typing import Any
 
 from pycollective import _core, settings
 from pycollective.comm.arguments.rows import split_rows
-from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.arrays import ITEMSIZE, View, allocate
 from pycollective.comm.cuda.nccl.communicators import NcclRail, NcclTeam
 from pycollective.comm.cuda.paths import HOST, Path
@@ -23,6 +22,7 @@ from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.signature import UNSCALED, Signature, sign
 from pycollective.comm.cuda.staged.calls import StagedCalls
 from pycollective.comm.cuda.team import DeviceTeam
+from pycollective.comm.host.team import HostTeam
 from pycollective.comm.request import CallRequest
 from pycollective.dtypes import DTYPES
 from pycollective.errors import CommunicatorError
@@ -53,7 +53,7 @@ class RailTeam:
         CommunicatorError: PYCOLLECTIVE_CUDA_HOSTS requires NCCL, which is not usable on all ranks; states why.
     """
 
-    def __init__(self, host: HostBackend, device: int, nccl: NcclTeam) -> None:
+    def __init__(self, host: HostTeam, device: int, nccl: NcclTeam) -> None:
         self.device = device
         self._host, self._whole, self._staged = host, nccl, StagedCalls(host, device)
         self._tiled: _TiledAllreduce | None = None
@@ -156,7 +156,7 @@ def _can_stage(s: Signature) -> bool:
 class _TiledAllreduce:
     """The three stages of an allreduce, and the scratch between them."""
 
-    def __init__(self, node: HostBackend, within: DeviceTeam, across: NcclRail, device: int) -> None:
+    def __init__(self, node: HostTeam, within: DeviceTeam, across: NcclRail, device: int) -> None:
         self._node, self._within, self._across, self._device = node, within, across, device
         self._side = load().Stream(device)
         self._scratch: tuple[Any, ...] = ()

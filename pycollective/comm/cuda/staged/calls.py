@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from pycollective import _core
-from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.arrays import View
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.signature import for_core
+from pycollective.comm.host.team import HostTeam
 from pycollective.comm.request import CallRequest
 from pycollective.errors import CommunicatorError
 
@@ -34,7 +34,7 @@ class StagedCalls:
         device: of this rank's arrays.
     """
 
-    def __init__(self, host: HostBackend, device: int) -> None:
+    def __init__(self, host: HostTeam, device: int) -> None:
         self._host, self._device = host, device
         self._turn = threading.Lock()  # the copies of one call at a time
         self._copies: Any = None
