@@ -99,33 +99,11 @@ _HOMES = {
 """Public names that are loaded on first use."""
 
 # Spelled out for type checkers and editors.
-__all__ = [
-    # errors
-    "BootstrapError",
-    "CommunicatorError",
-    "Error",
-    "MismatchError",
-    "NestedCallError",
-    "PeerLostError",
-    "ProgramError",
-    "TimeoutError",
-    "TopologyError",
-    "VerificationError",
-    # the names in _HOMES
-    "Communicator",
-    "Explanation",
-    "Handle",
-    "LocalWorld",
-    "Op",
-    "from_mpi",
-    "init",
-    "is_initialized",
-    "local_world",
-    "op",
-    "shutdown",
-    "topology",
-    "world",
-]
+__all__ = ["BootstrapError", "CommunicatorError", "Error", "MismatchError", "NestedCallError", "PeerLostError"]
+__all__ += ["ProgramError", "TimeoutError", "TopologyError", "VerificationError"]
+# the names in _HOMES
+__all__ += ["Communicator", "Explanation", "Handle", "LocalWorld", "Op"]
+__all__ += ["from_mpi", "init", "is_initialized", "local_world", "op", "shutdown", "topology", "world"]
 # functions of the default communicator
 __all__ += ["rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"]
 __all__ += ["allreduce", "reduce", "reduce_scatter", "broadcast", "allgather", "allgatherv", "gather", "scatter"]

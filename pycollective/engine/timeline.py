@@ -21,10 +21,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from pycollective.engine import timeline_parts
+from pycollective.engine import trace_file
 from pycollective.engine.operation import Item
-from pycollective.engine.timeline_parts import meta, part_of
-from pycollective.engine.trace_file import TraceFile
+from pycollective.engine.trace_file import TraceFile, meta, part_of
 from pycollective.errors import Error
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ class Timeline:
         self.wanted = Path(path).absolute()
         free = _unused(self.wanted, comm.name)
         chosen = free != self.wanted
-        starts = Item("call", "pycollective.timeline.start", run=lambda comm: timeline_parts.start(comm, free, chosen))
+        starts = Item("call", "pycollective.timeline.start", run=lambda comm: trace_file.start(comm, free, chosen))
         self.path, self._part, file, reading, self._origin = core.run([starts])[0]
         _paths.add(self.path)
         self._file: IO[str] = io.TextIOWrapper(file, encoding="utf-8")
@@ -108,7 +107,7 @@ class Timeline:
         _paths.discard(self.path)
         last = Item("barrier", "pycollective.timeline")  # all parts are written
         if self._across:
-            last = Item("call", last.name, run=lambda comm: timeline_parts.collect(comm, self.path, self._part))
+            last = Item("call", last.name, run=lambda comm: trace_file.collect(comm, self.path, self._part))
         try:
             self._core.run([last])
         except Error as error:
@@ -135,37 +134,25 @@ class Timeline:
     def _drain(self) -> None:
         phases, steps = self._core.take_events()
         comm, rank = self._comm.name, self._comm.rank
-        self._write(
-            itertools.chain(
-                *(self._phase(*row) for row in phases),
-                *(_step(comm, rank, *row) for row in steps),
-            )
-        )
+        shown = [self._phase(*row) for row in phases] + [_step(comm, rank, *row) for row in steps]
+        self._write(itertools.chain.from_iterable(shown))
 
     def _phase(self, phase: str, collective: str, name: str, begin: int, end: int) -> Iterator[dict[str, Any]]:
         if phase == "cycle":
             if self._mark_cycles:
-                yield {
-                    "ph": "i",
-                    "s": "p",
-                    "name": "CYCLE_START",
-                    "pid": self._comm.rank,
-                    "tid": BATCHES,
-                    "ns": begin,
-                }
+                yield {"ph": "i", "s": "p", "name": "CYCLE_START", "pid": self._comm.rank, "tid": BATCHES, "ns": begin}
             return
         label = _PHASES.get(phase) or ("NEGOTIATE_" if phase == "negotiate" else "") + collective.upper()
         row = self._rows.get(name)
         if row is None:
             row = self._rows[name] = next(self._numbers)
-            yield meta("thread_name", self._comm.rank, row, name=name)
-            yield meta("thread_sort_index", self._comm.rank, row, sort_index=row)
+            yield from _row(self._comm.rank, row, name)
         yield _slice(label, self._comm.rank, row, begin, end, {"operation": name} if name else {})
 
     def _write(self, events: Iterable[dict[str, Any]]) -> None:
         """Write complete lines only: readers find no partial ones, unless this process is killed meanwhile."""
         if self._convert:
-            events = (timeline_parts.timed(event, self._origin) for event in events)
+            events = (trace_file.timed(event, self._origin) for event in events)
         text = "".join(json.dumps(event) + "\n" for event in events)
         if text:
             self._file.write(text)
@@ -204,6 +191,11 @@ def _slice(name: str, rank: int, row: int, begin: int, end: int, args: dict[str,
 def _head(rank: int, steps: bool) -> Iterator[dict[str, Any]]:
     yield meta("process_name", rank, 0, name=f"rank {rank}")
     yield meta("process_sort_index", rank, 0, sort_index=rank)
-    for row, name in ((BATCHES, "fusion buffer"), (STEPS, "steps"))[: 2 if steps else 1]:
-        yield meta("thread_name", rank, row, name=name)
-        yield meta("thread_sort_index", rank, row, sort_index=row)
+    yield from _row(rank, BATCHES, "fusion buffer")
+    if steps:
+        yield from _row(rank, STEPS, "steps")
+
+
+def _row(rank: int, row: int, name: str) -> Iterator[dict[str, Any]]:
+    yield meta("thread_name", rank, row, name=name)
+    yield meta("thread_sort_index", rank, row, sort_index=row)
