@@ -115,19 +115,8 @@ def _shown(annotation: Any) -> Any:
 
 
 def _parameters(taken: type) -> list[inspect.Parameter]:
-    kinds = taken.__annotations__
-    return [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=_Annotation(_source(kinds[name]))
-        )
-        for name, default in DEFAULTS.items()
-        if name in kinds
-    ]
-
-
-def _source(annotation: Any) -> str:
-    """The annotation's source text: a TypedDict keeps it as a forward reference."""
-    return str(getattr(annotation, "__forward_arg__", annotation))
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return [inspect.Parameter(name, kind, default=DEFAULTS[name]) for name in DEFAULTS if name in taken.__annotations__]
 
 
 def _lines(taken: _Kinds) -> list[str]:
