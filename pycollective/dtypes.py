@@ -16,56 +16,37 @@ from typing import Literal
 Kind = Literal["boolean", "signed_integer", "unsigned_integer", "real", "complex"]
 Taken = Literal["bool", "integer", "real", "complex"]
 """Kinds of elements that operators distinguish."""
+_LETTERS = {"boolean": "b", "signed_integer": "i", "unsigned_integer": "u", "real": "f", "complex": "c"}
 
 
 @dataclass(frozen=True, slots=True)
 class Dtype:
-    """An element type.
+    """An element type."""
 
-    Attributes:
-        name: of the type, in NumPy and everywhere else.
-        itemsize: bytes of an element.
-        kind: the kind of its elements.
-        stored_as: the C++ type of an element.
-        dlpack: DLPack's type code (kDLInt, ...).
-        extended: provided to NumPy by ml_dtypes.
-        compiled: operators written in Python can be compiled for it, by numba.
-    """
-
-    name: str
-    itemsize: int
+    name: str  # in NumPy and everywhere else
+    itemsize: int  # bytes
     kind: Kind
-    stored_as: str
-    dlpack: int
-    extended: bool = False
-    compiled: bool = True
+    stored_as: str  # the C++ type
+    dlpack: int  # DLPack's type code (kDLInt, ...)
+    extended: bool = False  # provided to NumPy by ml_dtypes
+    compiled: bool = True  # operators written in Python can be compiled for it, by numba
 
     @property
     def typestr(self) -> str:
         """Its name in the array interfaces of NumPy and CUDA; empty if they have none."""
         if self.extended:
             return ""
-        letter = {"boolean": "b", "signed_integer": "i", "unsigned_integer": "u", "real": "f", "complex": "c"}[
-            self.kind
-        ]
-        return f"{'|' if self.itemsize == 1 else '<'}{letter}{self.itemsize}"
+        return f"{'|' if self.itemsize == 1 else '<'}{_LETTERS[self.kind]}{self.itemsize}"
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A named reduction operator.
-
-    Attributes:
-        name: its name.
-        functor: the struct in csrc/dtype/operators.h that implements it.
-        takes: kinds of elements for which it is defined.
-        meaning: description of what it computes.
-    """
+    """A named reduction operator."""
 
     name: str
-    functor: str
-    takes: tuple[Taken, ...]
-    meaning: str
+    functor: str  # the struct in csrc/dtype/operators.h that implements it
+    takes: tuple[Taken, ...]  # kinds of elements for which it is defined
+    meaning: str  # what it computes
 
 
 _INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6

@@ -30,30 +30,17 @@ _FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false":
 
 @dataclass(frozen=True)
 class Setting:
-    """One variable.
-
-    Attributes:
-        name: of the variable.
-        kind: a unit of numbers (seconds, milliseconds, microseconds, bytes, count, level), flag, file, text, or secret
-            (text that is not shown).
-        default: in the kind's unit; its type is the type of the value (float, int, bool or str).
-        meaning: one line.
-        reader: the part that reads it; for variables set by a launcher, the launcher.
-        field: the member of the C++ core's `Environment`; empty if the core does not read it.
-        older: another name of the same setting, read if `name` is not set.
-        positive: whether 0 is refused.
-        choices: accepted strings, case-insensitive; empty accepts all.
-    """
+    """One variable."""
 
     name: str
-    kind: str
-    default: Any
-    meaning: str
-    reader: str
-    field: str = ""
-    older: str = ""
-    positive: bool = False
-    choices: tuple[str, ...] = ()
+    kind: str  # a unit of numbers (see _NUMBERS), flag, file, text, or secret (text that is not shown)
+    default: Any  # in the kind's unit; its type is the type of the value (float, int, bool or str)
+    meaning: str  # one line
+    reader: str  # the part that reads it; for variables set by a launcher, the launcher
+    field: str = ""  # the member of the C++ core's `Environment`; empty if the core does not read it
+    older: str = ""  # another name of the same setting, read if `name` is not set
+    positive: bool = False  # whether 0 is refused
+    choices: tuple[str, ...] = ()  # accepted strings, case-insensitive; empty accepts all
 
     @property
     def expected(self) -> str:
@@ -85,9 +72,7 @@ class Setting:
 
     def write(self, value: Any) -> str:
         """A value in the form for the environment."""
-        if isinstance(value, str):
-            return value
-        return f"{float(value):.10g}"
+        return value if isinstance(value, str) else f"{float(value):.10g}"
 
     def find(self, env: Mapping[str, str]) -> tuple[str, str]:
         """(the variable that sets it, its string); both empty if none does. An empty string counts as not set."""
@@ -247,19 +232,14 @@ def _not_known(name: str) -> str:
 
 def header() -> str:
     """The C++ core's rows, as the X macro that csrc/base/environment.h uses."""
-    rows = [row for row in TABLE.values() if row.field]
+    head = "// Generated from pycollective/settings.py; do not edit.\n#pragma once\n"
+    macro = "// X(field, name, default, expected values, unit, meaning)\n#define PC_ENVIRONMENT(X) \\"
     lines = [
-        "// Generated from pycollective/settings.py; do not edit.",
-        "#pragma once",
-        "",
-        "// X(field, name, default, expected values, unit, meaning)",
-        "#define PC_ENVIRONMENT(X) \\",
-    ]
-    lines += [
         f'  X({row.field}, "{row.name}", {float(row.default)!r}, "{row.expected}", "{row.kind}", "{row.meaning}") \\'
-        for row in rows
+        for row in TABLE.values()
+        if row.field
     ]
-    return "\n".join([*lines, ""]) + "\n"
+    return "\n".join([head, macro, *lines, "", ""])
 
 
 if __name__ == "__main__":

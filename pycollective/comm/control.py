@@ -46,17 +46,11 @@ class Codec(Generic[T]):
 
 
 class Fault(msgspec.Struct, frozen=True, array_like=True):
-    """An error, as it is sent to other ranks.
+    """An error, as it is sent to other ranks."""
 
-    Attributes:
-        kind: name of its class, or of its nearest base class, in pycollective.errors.
-        text: its message.
-        rank: Error.rank; -1: None.
-    """
-
-    kind: str
+    kind: str  # the name of its class, or of its nearest base class, in pycollective.errors
     text: str
-    rank: int = -1
+    rank: int = -1  # Error.rank; -1: None
 
     @classmethod
     def of(cls, error: Error) -> Fault:

@@ -28,20 +28,13 @@ def collective(
     options: Options,
     weights: tuple[Any, int, Any] | None,
 ) -> Any:
-    """Make a call of a collective.
+    """Make a call of a collective, or start it; returns its result, or a Handle.
 
     Args:
-        comm: the communicator.
-        nonblocking: whether to start it only.
-        name: of the collective.
-        x, out: the method's arguments.
         shape: of the result; None if this rank gets nothing.
         root, counts, note: see CallRequest.
         options: the method's others, but for name and match.
         weights: of a weighted collective: graph, step and normalised.
-
-    Returns:
-        the result, or a Handle.
     """
     made = read(name, x, out, shape, options, root, counts, note)
     group = comm.backend.group

@@ -12,21 +12,14 @@ from pycollective.comm.bootstrap.nodes import Nodes, place
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """An ordered set of ranks, with their hosts and names.
+    """An ordered set of ranks, with their hosts and names."""
 
-    Attributes:
-        nodes: the host of every rank.
-        world_ranks: the ranks' numbers in the world, for error messages.
-        name: of the communicator, for error messages.
-        threads: whether the ranks are threads of one process.
-        relatives: this rank's communicators of the same world of threads.
-    """
-
-    nodes: Nodes
-    world_ranks: tuple[int, ...]
-    name: str
-    threads: bool = False
+    nodes: Nodes  # the host of every rank
+    world_ranks: tuple[int, ...]  # the ranks' numbers in the world, for error messages
+    name: str  # of the communicator, for error messages
+    threads: bool = False  # whether the ranks are threads of one process
     relatives: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet, compare=False, repr=False)
+    """This rank's communicators of the same world of threads."""
 
     @property
     def rank(self) -> int:

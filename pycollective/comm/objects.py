@@ -31,16 +31,10 @@ MOST_BYTES = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """What this rank sends.
-
-    Attributes:
-        value: the object; None if this rank has none, or on failure.
-        message: its pickle, or the failure's.
-        failure: the exception raised instead.
-    """
+    """What this rank sends: an object, or the exception raised instead; by default nothing."""
 
     value: Any = None
-    message: bytes = b""
+    message: bytes = b""  # the pickle of the object or of the exception
     failure: Exception | None = None
 
     @property
@@ -50,13 +44,7 @@ class _Packed:
 
 
 class ObjectExchange:
-    """One collective of objects.
-
-    Args:
-        comm: its communicator.
-        operation: its name, with anything else that the ranks must agree on.
-        options: of all its calls.
-    """
+    """One collective of objects. `operation`: its name, with anything else that the ranks must agree on."""
 
     def __init__(self, comm: Collectives, operation: str, options: Moving) -> None:
         self._comm, self._operation, self._options = comm, operation, options
@@ -160,10 +148,7 @@ def on_root(work: Callable[[], T], root: int, comm: Collectives, options: Moving
 
 
 def dumped(value: Any, pickler: Any = None) -> bytes:
-    """The pickle of an object, to be sent to other ranks.
-
-    Args:
-        pickler: a module to use instead of pickle.
+    """The pickle of an object, to be sent to other ranks. `pickler`: a module to use instead of pickle.
 
     Raises:
         TypeError: pickle refuses the object. ValueError: its pickle is too long. Other errors of pickling.

@@ -49,7 +49,6 @@ def choose(collective: str, topology: object, nbytes: int, default: str = DEFAUL
     """The topology instance for a call, and whether the small-message variant is used.
 
     Args:
-        collective: its name; a barrier is an empty allreduce.
         topology: name, "name(parameter=value)", "FILE.py:NAME", class or instance; None for the default. Of a weighted
             collective also a MixingMatrix, which is returned.
         nbytes: bytes of the logical buffer.
@@ -126,9 +125,7 @@ def default_between_hosts(collective: str, nbytes: int, hosts: Sequence[int], ow
     messages: each costs its ranks a system call, which counts where ranks wait for each other's cores.
 
     Args:
-        collective: its name. nbytes: bytes of the logical buffer.
-        hosts: the host of every rank.
-        own_cores: whether every rank, on every host, has a core of its own.
+        hosts: the host of every rank. own_cores: whether every rank, on every host, has a core of its own.
     """
     few = not own_cores and nbytes <= SHORT_ON_SHARED_CORES and len(set(hosts)) > 2
     if few and program_of(collective) == PRIMARY:
@@ -140,21 +137,15 @@ _compiling = threading.RLock()  # ranks that are threads ask at once: one compil
 
 
 class ScheduleKey(NamedTuple):
-    """What a schedule is compiled for.
+    """What a schedule is compiled for."""
 
-    Attributes:
-        topology: an instance, or the MixingMatrix of a weighted collective.
-        small: whether it is the small-message variant.
-        hosts: the host of every rank; empty: they are on one.
-    """
-
-    topology: Any
+    topology: Any  # an instance, or the MixingMatrix of a weighted collective
     collective: str
     size: int
     root: int | None
     placement: Placement
-    small: bool
-    hosts: tuple[int, ...] = ()
+    small: bool  # whether it is the small-message variant
+    hosts: tuple[int, ...] = ()  # the host of every rank; empty: they are on one
 
 
 def schedule_for(key: ScheduleKey) -> Schedule:
@@ -206,13 +197,7 @@ def is_ours(topology: Any) -> bool:
 
 
 class LoadedSchedule(NamedTuple):
-    """One rank's part of a schedule.
-
-    Attributes:
-        schedule: its steps.
-        program: 64-bit digest of a user-defined topology's schedule, of all ranks: detects a program edited on one host
-            only. 0 for the package's own topologies.
-    """
+    """One rank's part of a schedule, and its `program_digest`."""
 
     schedule: _core.Schedule
     program: int
@@ -220,7 +205,10 @@ class LoadedSchedule(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def program_digest(key: ScheduleKey) -> int:
-    """See LoadedSchedule."""
+    """64-bit digest of a user-defined topology's schedule, of all ranks: detects a program edited on one host only.
+
+    0 for the package's own topologies.
+    """
     if is_ours(key.topology):
         return 0
     schedule = schedule_for(key)

@@ -57,9 +57,6 @@ def require_replaceable(path: Path) -> None:
 def create(path: Path, mode: int = 0o600) -> BinaryIO:
     """Create a file by a name that this package has chosen and another user may expect; what has the name is removed.
 
-    Args:
-        mode: the file's, less the umask.
-
     Raises:
         OSError: it cannot be created; also if something else takes the name meanwhile.
     """
@@ -72,9 +69,7 @@ def create(path: Path, mode: int = 0o600) -> BinaryIO:
 def write_private(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Replace a file atomically, with mode 0600: a reader sees either all of the new content or all of the old.
 
-    Args:
-        path: of the file. A file with `.new` appended to its name is created first.
-        write: called with that file to write to.
+    `write` is called with a file that has `.new` appended to the name until it is complete.
 
     Raises:
         PermissionError: the path is a device, a FIFO or a directory.

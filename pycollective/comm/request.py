@@ -26,45 +26,27 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class CallRequest:
-    """One rank's call of a collective.
-
-    Attributes:
-        collective: its name.
-        x, out: arrays in the backends' form (CPU: an ndarray or `_core.HostBuffer`; GPU: a `View`), or None if
-            this rank has none.
-        result: the call's return value.
-        root: -1 if there is none.
-        counts: elements of each block: one per rank, or for alltoall size*size, by sender and then receiver.
-        note: text for an error, on which the ranks must also agree.
-        op, topology, timeout, name, max_channels: see Options.
-        scale: factors on each contribution and on the result; None for neither.
-        device, stream: of arrays in GPU memory: the number of the GPU, and the handle of the call's stream;
-            None and 0 for the CPU.
-        signature: the key of the call's plan on a GPU, once known (see cuda/signature.py).
-        step: of a weighted collective: on which the ranks must also agree.
-        received: for a message to an array in GPU memory: the host buffer that copies it there.
-        copies: of arrays in GPU memory whose call the CPU executes: the address of `_cuda.StagingCopies`; else 0.
-    """
+    """One rank's call of a collective. Fields without a comment: see Options."""
 
     collective: str
-    x: Any
-    out: Any
-    result: Any = None
-    root: int = -1
-    counts: tuple[int, ...] | None = None
-    note: str = ""
+    x: Any  # CPU: an ndarray or `_core.HostBuffer`; GPU: a `View`; None if this rank has none
+    out: Any  # likewise
+    result: Any = None  # the call's return value
+    root: int = -1  # -1: none
+    counts: tuple[int, ...] | None = None  # elements of each block: one per rank, or by sender and then receiver
+    note: str = ""  # text for an error, on which the ranks must also agree
     op: str | Op = "sum"
-    scale: tuple[float, float] | None = None
+    scale: tuple[float, float] | None = None  # factors on each contribution and on the result; None: neither
     topology: Any = None
     timeout: float | None = None
     name: str | None = None
-    device: int | None = None
-    stream: int = 0
+    device: int | None = None  # of arrays in GPU memory: the number of the GPU
+    stream: int = 0  # of arrays in GPU memory: the handle of the call's stream
     max_channels: int = 0
-    signature: Any = None
-    step: int = 0
-    received: Any = None
-    copies: int = 0
+    signature: Any = None  # the key of the call's plan on a GPU, once known (see cuda/signature.py)
+    step: int = 0  # of a weighted collective: on which the ranks must also agree
+    received: Any = None  # for a message to an array in GPU memory: the host buffer that copies it there
+    copies: int = 0  # of arrays in GPU memory whose call the CPU executes: the address of `_cuda.StagingCopies`
 
     @property
     def row(self) -> Collective:

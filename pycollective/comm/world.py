@@ -104,9 +104,7 @@ def from_mpi(comm: Any, *, timeout: float | None = None) -> Communicator:
 def connect(found: Bootstrap, world_ranks: Sequence[int] | None = None, name: str = "world") -> Communicator:
     """Collective: a communicator of the ranks found by a bootstrap. init() calls this once and keeps the result.
 
-    Args:
-        world_ranks: the ranks' numbers in the world; None: they are the world.
-        name: of the communicator, for error messages.
+    `world_ranks`: the ranks' numbers in the world; None: they are the world.
     """
     global _prepared
     if not _prepared:
@@ -140,9 +138,7 @@ def _end() -> None:
     """Shut down at exit."""
     failure.ends()
     depart_all()
-    if isinstance(
-        _bootstrap, RendezvousBootstrap
-    ):  # to free MPI's communicator is collective, and may wait for a lost rank
+    if isinstance(_bootstrap, RendezvousBootstrap):  # to free MPI's is collective, and may wait for a lost rank
         _bootstrap.close()
     places.release()
 

@@ -41,16 +41,11 @@ REPEATS = 7
 
 
 class Found(msgspec.Struct):
-    """The results of autotuning.
+    """The results of autotuning."""
 
-    Attributes:
-        fusion_threshold: bytes. cycle_time: seconds.
-        topologies: (largest size in bytes, topology), ascending; empty: not tuned.
-    """
-
-    fusion_threshold: Annotated[int, msgspec.Meta(ge=0)]
-    cycle_time: Annotated[float, msgspec.Meta(ge=0)]
-    topologies: list[tuple[int, str]]
+    fusion_threshold: Annotated[int, msgspec.Meta(ge=0)]  # bytes
+    cycle_time: Annotated[float, msgspec.Meta(ge=0)]  # seconds
+    topologies: list[tuple[int, str]]  # (largest size in bytes, topology), ascending; empty: not tuned
 
 
 _FOUND: Codec[Found | None] = Codec(Found | None)
@@ -100,13 +95,7 @@ class Tuner:
     """Tries values on a job's traffic, on rank 0, in a thread."""
 
     def __init__(self, core: _core.Engine, table: str, done: Callable[[int, float], None]) -> None:
-        """Start.
-
-        Args:
-            core: of the engine to measure and tune.
-            table: the file for all measurements; empty: none.
-            done: called with the resulting threshold (bytes) and cycle time (seconds).
-        """
+        """Start. `table`: the file for all measurements; empty: none. `done`: called with the result."""
         self._core, self._table, self._done = core, table, done
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pycollective autotune", daemon=True)

@@ -64,8 +64,6 @@ class EngineStream:
     current stream wait for it, without blocking the host.
 
     Args:
-        comm: the engine's communicator.
-        device: of this rank's arrays.
         buffer_bytes: of the fusion buffer, created by the first batch that needs it.
         topology: of the allreduces; None: the default.
     """
@@ -73,14 +71,10 @@ class EngineStream:
     def __init__(self, comm: Communicator, device: int, buffer_bytes: int, topology: str | None) -> None:
         self._comm, self.device, self._topology = comm, device, topology
         self._stream = load().Stream(device)
+        self.address = int(self._stream.address)  # its handle
         self._bytes = max(buffer_bytes // _ALIGNMENT, 1) * _ALIGNMENT
         self._buffer: Any = None
         self._failed = False
-
-    @property
-    def address(self) -> int:
-        """The stream's handle."""
-        return int(self._stream.address)
 
     def follow(self, items: Sequence[Item | None]) -> None:
         """Make future work in the stream wait until the items' inputs are ready."""

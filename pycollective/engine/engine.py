@@ -219,10 +219,9 @@ class Engine:
         works = [work for work, *_ in rows]
         try:
             stream = self._on_gpu(works) if device else None
+            terms = (op, prescale, postscale, stream)
             batch = [
-                EngineJob(
-                    work and work.item, collective, dtype, shape, firsts, absent, place, op, prescale, postscale, stream
-                )
+                EngineJob(work and work.item, collective, dtype, shape, firsts, absent, place, *terms)
                 for work, shape, firsts, absent, place in rows
             ]
             self._settle(works, jobs.run(self.comm, batch), stream)
@@ -241,9 +240,8 @@ class Engine:
         if self._stream is None:
             gpu = items[0].gpu if items else None
             device = runtime.load().current_device() if gpu is None else gpu.device
-            self._stream = EngineStream(
-                self.comm, device, self.settings.gpu_fusion_buffer, self.settings.topology or None
-            )
+            buffer_bytes, topology = self.settings.gpu_fusion_buffer, self.settings.topology or None
+            self._stream = EngineStream(self.comm, device, buffer_bytes, topology)
         self._stream.follow(items)
         return self._stream
 

@@ -19,21 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class DeviceArrays:
-    """What an item's arrays in GPU memory are.
-
-    Attributes:
-        device: the GPU's index.
-        element: their element type.
-        nbytes: size of x in bytes.
-        place: offset in the ranks' windows of an array that is reduced in place; -1: elsewhere.
-        entered: the event after which they may be used.
-    """
+    """What an item's arrays in GPU memory are."""
 
     device: int
     element: str
-    nbytes: int
-    place: int = -1
-    entered: Any = None
+    nbytes: int  # of x
+    place: int = -1  # offset in the ranks' windows of an array that is reduced in place; -1: elsewhere
+    entered: Any = None  # the event after which they may be used
 
 
 @dataclass(slots=True)
@@ -77,53 +69,30 @@ class Item:
 
 
 class JobStream(Protocol):
-    """The stream in which jobs on arrays in GPU memory run: see device.py."""
+    """The stream in which jobs on arrays in GPU memory run: device.EngineStream, which is loaded with the first."""
 
-    @property
-    def address(self) -> int:
-        """Its handle."""
-        ...
+    address: int
 
-    def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """The contribution of a rank that has joined."""
-        ...
-
-    def through_host(self, work: Callable[[NDArray[Any]], NDArray[Any]], x: Any, out: Any) -> Any:
-        """Apply `work` to a flat copy of x in host memory; the result is copied to `out` (None: a new array)."""
-        ...
-
-    def allreduce(self, jobs: Sequence[EngineJob]) -> list[Any]:
-        """Collective: reduce the arrays of a batch as if they were one; returns their results."""
-        ...
+    def zeros(self, shape: tuple[int, ...], dtype: str) -> Any: ...
+    def through_host(self, work: Callable[[NDArray[Any]], NDArray[Any]], x: Any, out: Any) -> Any: ...
+    def allreduce(self, jobs: Sequence[EngineJob]) -> list[Any]: ...
 
 
 @dataclass(slots=True)
 class EngineJob:
-    """An operation that all ranks have agreed to run next.
+    """An operation that all ranks have agreed to run next; see Item."""
 
-    Attributes:
-        item: as submitted by this rank; None if the rank has joined.
-        collective: its name.
-        dtype: of x; "" if there is no array.
-        shape: of x; the first extent is -1 if ranks may differ.
-        rows: the first extent of each rank's x; 0 for ranks that have joined.
-        absent: ranks that have joined.
-        place: see Item; the same on all ranks.
-        op, prescale, postscale: see Item.
-        gpu: the stream for arrays in GPU memory, where the work is done.
-    """
-
-    item: Item | None
+    item: Item | None  # as submitted by this rank; None if the rank has joined
     collective: str
-    dtype: str
-    shape: Sequence[int]
-    rows: Sequence[int]
-    absent: Sequence[int]
-    place: int
+    dtype: str  # of x; "" if there is no array
+    shape: Sequence[int]  # of x; the first extent is -1 if ranks may differ
+    rows: Sequence[int]  # the first extent of each rank's x; 0 for ranks that have joined
+    absent: Sequence[int]  # ranks that have joined
+    place: int  # see DeviceArrays; the same on all ranks
     op: str
     prescale: float
     postscale: float
-    gpu: JobStream | None
+    gpu: JobStream | None  # where the work on arrays in GPU memory is done
 
     @property
     def stream(self) -> int | None:

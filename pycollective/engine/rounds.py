@@ -33,21 +33,13 @@ _LOOK_SECONDS = 0.25
 
 
 class RoundMessage(msgspec.Struct, array_like=True):
-    """A rank's message in a round.
+    """A rank's message in a round."""
 
-    Attributes:
-        announced: announcements of operations submitted since the last round; those announced before, by number.
-        tuned: fusion threshold in bytes and cycle time in seconds from now on; None: unchanged.
-        closing: the rank has shut its engine down.
-        fault: an error that ends the engine on all ranks.
-        refused: names of operations whose submission was refused since the last round, and why.
-    """
-
-    announced: list[bytes | int]
-    tuned: tuple[int, float] | None
-    closing: bool
-    fault: Fault | None
-    refused: list[tuple[str, str]]
+    announced: list[bytes | int]  # operations submitted since the last round; those announced before, by number
+    tuned: tuple[int, float] | None  # fusion threshold in bytes and cycle time in seconds; None: unchanged
+    closing: bool  # the rank has shut its engine down
+    fault: Fault | None  # an error that ends the engine on all ranks
+    refused: list[tuple[str, str]]  # names of operations whose submission was refused since the last round, and why
 
 
 _ROUNDS: Codec[RoundMessage] = Codec(RoundMessage)
@@ -132,10 +124,9 @@ class RoundExchange:
         return RoundMessage([self._known.get(one, one) for one in announced], tuned, closing, fault, refused)
 
     def _learn(self, messages: list[RoundMessage]) -> None:
-        if len(self._numbered) > self._capacity:
-            self._known, numbered, self._numbered = {}, self._numbered, []
-        else:
-            numbered = self._numbered
+        numbered = self._numbered
+        if len(numbered) > self._capacity:
+            self._known, self._numbered = {}, []
         for rank, message in enumerate(messages):
             if message.tuned is not None:
                 self._rounds.tune(*message.tuned)

@@ -46,8 +46,7 @@ def adapted(x: Any, out: Any, shape: tuple[int, ...] | None) -> tuple[Any, Any, 
     """A call's arrays in CPU memory: its input, its output, and its result; None if they are in GPU memory.
 
     Args:
-        x, out: None: this rank has none, or the output is to be made.
-        shape: of the result; None if this rank gets none.
+        out: None: to be made, or not needed. shape: of the result; None if this rank gets none.
 
     Raises:
         TypeError, ValueError: as `strided` and `writable`.
@@ -66,13 +65,7 @@ def adapted(x: Any, out: Any, shape: tuple[int, ...] | None) -> tuple[Any, Any, 
 
 
 def readable(x: Any, what: str = "x") -> Any:
-    """An input in a form that the core can read immediately: the array itself if possible, else a contiguous copy.
-
-    Args, Raises: as for `strided`.
-
-    Returns:
-        a C-contiguous numpy.ndarray, or a `_core.HostBuffer` over x's own memory.
-    """
+    """An input in a form that the core can read immediately: what `strided` returns or raises, or a contiguous copy."""
     found = strided(x, what)
     if isinstance(found, _core.HostBuffer):
         return found if found.contiguous else np.ascontiguousarray(found.array(numpy_dtype(found.dtype)))

@@ -38,13 +38,8 @@ def _content(value: Any, seen: set[int]) -> object:
         code, outside = value.__code__, value.__globals__
         read = {name: _content(outside[name], seen) for name in sorted(_globals_of(code)) if name in outside}
         cells = tuple(_content(cell.cell_contents, seen) for cell in value.__closure__ or ())
-        return (
-            _code_content(code),
-            read,
-            cells,
-            _content(value.__defaults__, seen),
-            _content(value.__kwdefaults__, seen),
-        )
+        defaults = [_content(each, seen) for each in (value.__defaults__, value.__kwdefaults__)]
+        return _code_content(code), read, cells, *defaults
     if isinstance(value, functools.partial):
         return _content((value.func, value.args, value.keywords), seen)
     if isinstance(value, np.ndarray | np.generic):

@@ -13,13 +13,8 @@ from pycollective.names import meant
 
 NAMES = tuple(OPERATORS)
 """sum, avg, prod, ..."""
-_ELSEWHERE = {"mean": "avg", "average": "avg", "add": "sum", "product": "prod", "mul": "prod", "multiply": "prod"} | {
-    "maximum": "max",
-    "minimum": "min",
-    "bitwiseand": "band",
-    "bitwiseor": "bor",
-    "bitwisexor": "bxor",
-}
+_ELSEWHERE = {"mean": "avg", "average": "avg", "add": "sum", "product": "prod", "mul": "prod", "multiply": "prod"}
+_ELSEWHERE |= {"maximum": "max", "minimum": "min", "bitwiseand": "band", "bitwiseor": "bor", "bitwisexor": "bxor"}
 CUSTOM = len(NAMES)
 """The core's number for a user-defined operator."""
 

@@ -74,11 +74,8 @@ def refuse(method: Callable[..., Any], keywords: Collection[str]) -> NoReturn:
         TypeError: always.
     """
     wrong = sorted(set(keywords) - inspect.signature(method).parameters.keys())
-    unknown = [name for name in wrong if name not in DEFAULTS]
-    if not unknown and "topology" in wrong:
-        unknown, hint = ["topology"], "; a weighted collective takes a graph"
-    else:
-        hint = ""
-    if not unknown:
-        raise TypeError("op, prescale and postscale are for collectives that reduce")
-    raise TypeError(f"unknown keyword arguments: {', '.join(unknown)}{hint}")
+    if unknown := [name for name in wrong if name not in DEFAULTS]:
+        raise TypeError(f"unknown keyword arguments: {', '.join(unknown)}")
+    if "topology" in wrong:
+        raise TypeError("unknown keyword arguments: topology; a weighted collective takes a graph")
+    raise TypeError("op, prescale and postscale are for collectives that reduce")

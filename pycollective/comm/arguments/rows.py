@@ -16,17 +16,13 @@ Shape = tuple[int, ...]
 
 
 class Cut(NamedTuple):
-    """How one call cuts its arrays.
+    """How one call cuts its arrays, and a note on which the ranks must agree.
 
-    Attributes:
-        counts: elements of each block: one per rank, or one per pair of ranks, by sender and then receiver.
-        shape: of this rank's result, if it gets one.
-        note: text for an error, on which the ranks must agree: ranks that cut or join rows of different shapes would
-            get each other's elements in the wrong places.
+    Ranks that cut or join rows of different shapes would get each other's elements in the wrong places.
     """
 
-    counts: tuple[int, ...]
-    shape: Shape
+    counts: tuple[int, ...]  # elements of each block: one per rank, or one per pair of ranks, by sender, then receiver
+    shape: Shape  # of this rank's result, if it gets one
     note: str
 
 

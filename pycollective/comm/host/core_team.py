@@ -79,11 +79,6 @@ def _aligned(nbytes: int) -> int:
 
 
 def set_patience(team: _core.Team, own_cores: bool) -> None:
-    """How long waits spin before they yield and sleep.
-
-    Args:
-        team: this rank's part of a communicator.
-        own_cores: whether every rank has a core; a rank that shares its core must not spin.
-    """
+    """How long waits spin before they yield and sleep: a rank that shares its core must not spin."""
     spin, awake = (setting("PYCOLLECTIVE_SPIN_US"), setting("PYCOLLECTIVE_AWAKE_US")) if own_cores else (0.0, 0.0)
     team.set_patience(spin, setting("PYCOLLECTIVE_YIELD_US"), awake)

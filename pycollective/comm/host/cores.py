@@ -43,8 +43,7 @@ def cpu_quota(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/sel
     """The smallest CPU limit of this process's control groups, in cores; None if unlimited.
 
     Args:
-        groups: where the control groups are mounted (version 1 or 2).
-        own: the file that names this process's groups.
+        groups: where they are mounted (version 1 or 2). own: the file that names this process's.
     """
     limits = []
     for line in _read(own).splitlines():
@@ -76,11 +75,9 @@ def have_spare(ranks: int, threads: int) -> bool:
 
 
 def are_enough(cores: Sequence[frozenset[int]], quota: float | None) -> bool:
-    """Return whether every rank of this host can have a core of its own.
+    """Return whether every rank of this host can have a core of its own, of those that it may use.
 
-    Args:
-        cores: for each rank, those that it may use.
-        quota: the CPU limit, in cores; None if unlimited.
+    `quota`: the CPU limit, in cores; None if unlimited.
     """
     return (quota is None or len(cores) <= quota) and _have_matching(cores)
 

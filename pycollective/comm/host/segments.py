@@ -38,14 +38,9 @@ def share_segment(
     map a kind of memory, no rank uses it.
 
     Args:
-        exchange: allgather of bytes.
-        position: this rank's position in it.
-        members: the positions that share the segment with this one; empty for a non-member.
-        nbytes: size of the segment.
+        position: this rank's position in the exchange.
+        members: the positions that share the segment with this one; empty for a non-member, which gets None.
         threads: whether the ranks are threads of this process.
-
-    Returns:
-        the segment, mapped; None for a non-member.
 
     Raises:
         CommunicatorError: no kind of shared memory works; gives the reason for each.

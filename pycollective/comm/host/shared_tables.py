@@ -22,12 +22,7 @@ tables, in bytes from the first one, as 64-bit numbers; then the tables."""
 
 
 class HostTables:
-    """The schedules of one communicator.
-
-    Args:
-        directory: the communicator's.
-        size: its number of ranks.
-    """
+    """The schedules of one communicator, of `size` ranks."""
 
     def __init__(self, directory: _core.TableDirectory, size: int) -> None:
         self._directory, self._size = directory, size
@@ -90,12 +85,7 @@ def key_digest(key: ScheduleKey) -> int:
 
 
 def write_tables(number: int, key: ScheduleKey) -> _core.Segment:
-    """Compile a schedule, into a new segment.
-
-    Raises:
-        OSError: memory cannot be shared.
-        Exception: see `schedule_for`.
-    """
+    """Compile a schedule, into a new segment; OSError if memory cannot be shared."""
     schedule = schedule_for(key)
     tables = [schedule.table(rank).tobytes() for rank in range(schedule.size)]
     ends = array("Q", itertools.accumulate(map(len, tables)))
