@@ -1,5 +1,6 @@
 """Checks of arguments: each returns the value, or raises an error that states its name, its value and what is expected.
 
+The error is a TypeError for a value of another type, else a ValueError, unless the function states otherwise.
 They are called where a public function begins, and on paths sensitive to a dozen nanoseconds only after a failure.
 A bool is not a number here: True as a rank or a count is a mistake that Python would not detect.
 """
@@ -46,11 +47,7 @@ def refuse_value(name: str, expected: str, value: Any) -> NoReturn:
 
 
 def integer(value: Any, name: str, least: int | None = None, most: int | None = None) -> int:
-    """An integer of any library, from `least` to `most`.
-
-    Raises:
-        TypeError: not an integer. ValueError: out of range.
-    """
+    """An integer of any library, from `least` to `most`."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -67,11 +64,7 @@ LONGEST = 1e6
 
 
 def seconds(value: Any, name: str) -> float:
-    """How long to wait for other ranks: 0 or more, at most LONGEST; infinity is allowed.
-
-    Raises:
-        TypeError: not a real number. ValueError: negative, or NaN.
-    """
+    """How long to wait for other ranks: 0 or more, at most LONGEST; infinity is allowed."""
     return min(number(value, name, 0, finite=False), LONGEST)
 
 
@@ -87,8 +80,7 @@ def number(
 ) -> float:
     """A real number of any library, as a float: at least `least`, and within (above, below).
 
-    Raises:
-        TypeError: not a real number. ValueError: out of range, infinite unless not `finite`, or NaN unless `nan`.
+    Infinity is out of range unless not `finite`, and NaN unless `nan`.
     """
     try:
         if isinstance(value, (bool, str, bytes, bytearray)):
@@ -112,11 +104,7 @@ def number(
 
 
 def text(value: Any, name: str) -> str:
-    """A string that can be sent: without lone surrogates.
-
-    Raises:
-        TypeError: not a string. ValueError: it cannot be encoded as UTF-8.
-    """
+    """A string that can be sent: without lone surrogates."""
     if not isinstance(value, str):
         refuse_type(name, "a string", value)
     try:
@@ -127,11 +115,7 @@ def text(value: Any, name: str) -> str:
 
 
 def path(value: Any, name: str) -> str:
-    """The path of a file.
-
-    Raises:
-        TypeError: neither a string nor os.PathLike. ValueError: empty, or with a null character.
-    """
+    """The path of a file."""
     try:
         made = os.fsdecode(value)
         os.fsencode(made)
@@ -145,11 +129,7 @@ def path(value: Any, name: str) -> str:
 
 
 def choice(value: Any, name: str, among: Collection[Any]) -> Any:
-    """One of a few values.
-
-    Raises:
-        ValueError: none of them.
-    """
+    """One of a few values; ValueError for any other."""
     try:
         if value in among:
             return value
@@ -159,11 +139,7 @@ def choice(value: Any, name: str, among: Collection[Any]) -> Any:
 
 
 def items(value: Any, name: str, of: str = "values") -> list[Any]:
-    """The items of a list, tuple, array or any other iterable, but not of a string or a mapping.
-
-    Raises:
-        TypeError: not iterable.
-    """
+    """The items of a list, tuple, array or any other iterable, but not of a string or a mapping."""
     if not isinstance(value, (str, bytes, bytearray, Mapping)):
         try:
             return list(value)
@@ -175,11 +151,7 @@ def items(value: Any, name: str, of: str = "values") -> list[Any]:
 def integers(
     value: Any, name: str, least: int | None = None, most: int | None = None, *, count: int | None = None
 ) -> list[int]:
-    """A sequence of integers, each from `least` to `most`; `count` of them if given.
-
-    Raises:
-        TypeError: not iterable, or an item is not an integer. ValueError: out of range, or a wrong number of items.
-    """
+    """A sequence of integers, each from `least` to `most`; `count` of them if given."""
     found = [integer(each, f"{name}[{i}]", least, most) for i, each in enumerate(items(value, name, "integers"))]
     if count is not None and len(found) != count:
         raise ValueError(f"{name} must have {count} integers, not {len(found)}: {shown(value)}")
@@ -187,33 +159,21 @@ def integers(
 
 
 def instance(value: _T | Any, name: str, kind: type[_T] | tuple[type, ...], expected: str) -> Any:
-    """An instance of a class; `expected` describes it in the error.
-
-    Raises:
-        TypeError: of another class.
-    """
+    """An instance of a class; `expected` describes it in the error."""
     if not isinstance(value, kind):
         refuse_type(name, expected, value)
     return value
 
 
 def function(value: Any, name: str, expected: str = "a function") -> Any:
-    """A callable.
-
-    Raises:
-        TypeError: not callable.
-    """
+    """A callable."""
     if not callable(value):
         refuse_type(name, expected, value)
     return value
 
 
 def flag(value: Any, name: str) -> bool:
-    """True or False, also of another library; 0 and 1 are accepted.
-
-    Raises:
-        TypeError: anything else.
-    """
+    """True or False, also of another library; 0 and 1 are accepted."""
     if isinstance(value, bool):
         return value
     try:
@@ -225,11 +185,7 @@ def flag(value: Any, name: str) -> bool:
 
 
 def mapping(value: Any, name: str, keys: Iterable[str] = ()) -> Mapping[str, Any]:
-    """A mapping with strings for keys, all of `keys` among them.
-
-    Raises:
-        TypeError: not a mapping, or a key is not a string. KeyError: a key is missing.
-    """
+    """A mapping with strings for keys, all of `keys` among them; KeyError if one is missing."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         refuse_type(name, "a dict with strings for keys", value)
     if missing := [key for key in keys if key not in value]:

@@ -29,11 +29,7 @@ class Codec(Generic[T]):
         return self._encoder.encode(message)
 
     def decode(self, data: bytes, sender: int) -> T:
-        """The message encoded by `sender`.
-
-        Raises:
-            CommunicatorError: not of the expected type; names the sender.
-        """
+        """The message encoded by `sender`; CommunicatorError, which names it, for one of another type."""
         try:
             message: T = self._decoder.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -149,11 +149,7 @@ class ScheduleKey(NamedTuple):
 
 
 def schedule_for(key: ScheduleKey) -> Schedule:
-    """A compiled schedule; that of a user-defined topology is verified before its first use.
-
-    Raises:
-        ProgramError, VerificationError: the topology's program is wrong.
-    """
+    """A compiled schedule; that of a user-defined topology is verified before its first use, or refused."""
     if is_matrix(key.topology):
         return key.topology.schedule(key.placement, key.hosts)
     with _compiling:

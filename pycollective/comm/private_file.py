@@ -43,11 +43,7 @@ def _why_not_private(found: os.stat_result) -> str:
 
 
 def require_replaceable(path: Path) -> None:
-    """Refuse to replace a device, a FIFO or a directory: root could replace /dev/null.
-
-    Raises:
-        PermissionError: the path is one of these.
-    """
+    """PermissionError for the path of a device, a FIFO or a directory: root could replace /dev/null."""
     with contextlib.suppress(FileNotFoundError):
         mode = os.lstat(path).st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):

@@ -151,11 +151,7 @@ def _written(path: str) -> TextIO:
 
 
 def set_up(comm: Communicator, core: _core.Engine, settings: Settings) -> Tuner | None:
-    """Collective: set threshold, cycle time and topologies from the settings or an earlier run, or start tuning.
-
-    Returns:
-        the tuner, if one was started.
-    """
+    """Collective: set threshold, cycle time and topologies from the settings or an earlier run, or start a tuner."""
     hosts = comm.backend.group.nodes.count
     found: Found | None = None
     topologies: list[tuple[int, str]] = []

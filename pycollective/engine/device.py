@@ -29,8 +29,7 @@ Piece = tuple[int, int, int]
 def enter(comm: Communicator, item: Item) -> None:
     """Called by the submitting rank: check the arrays, and record the stream position that the operation must wait for.
 
-    Raises:
-        TypeError, ValueError: invalid arrays; a stream that is being captured into a graph.
+    A stream that is being captured into a graph is refused.
     """
     cuda, stream = load(), arrays.stream_of(None, item.x)
     if cuda.is_capturing(stream):

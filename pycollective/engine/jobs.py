@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 
 def run(comm: Communicator, jobs: Sequence[EngineJob]) -> list[Any]:
-    """Collective: run a batch, of a single operation except for allreduces; returns the results.
-
-    Raises:
-        CommunicatorError: it needs a rank that has joined.
-    """
+    """Collective: run a batch, of a single operation except for allreduces; returns the results."""
     first = jobs[0]
     if first.absent and first.collective not in _WITHOUT_SOME:
         raise _needs_all(first, _WITHOUT_SOME)
@@ -102,11 +98,7 @@ _WITHOUT_SOME = frozenset(row.name for row in OPERATIONS.values() if row.after_j
 
 
 def check(comm: Communicator, item: Item) -> None:
-    """Detect errors that would occur on this rank only, before anything is announced.
-
-    Raises:
-        TypeError, ValueError: invalid arguments.
-    """
+    """Raise errors that would occur on this rank only, before anything is announced."""
     if item.collective not in OPERATIONS:
         raise ValueError(f"the engine has no collective {item.collective!r}")
     row = OPERATIONS[item.collective]

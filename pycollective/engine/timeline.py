@@ -71,7 +71,6 @@ class Timeline:
         self._comm, self._core = comm, core
         self._mark_cycles = mark_cycles
         self._rows = {"": BATCHES}  # of each operation; events of a batch have no name
-        self._numbers = itertools.count(FIRST_OPERATION)
         self._across = comm.backend.group.nodes.count > 1
         self.wanted = Path(path).absolute()
         free = _unused(self.wanted, comm.name)
@@ -145,7 +144,7 @@ class Timeline:
         label = _PHASES.get(phase) or ("NEGOTIATE_" if phase == "negotiate" else "") + collective.upper()
         row = self._rows.get(name)
         if row is None:
-            row = self._rows[name] = next(self._numbers)
+            row = self._rows[name] = FIRST_OPERATION + len(self._rows) - 1
             yield from _row(self._comm.rank, row, name)
         yield _slice(label, self._comm.rank, row, begin, end, {"operation": name} if name else {})
 

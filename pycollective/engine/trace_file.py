@@ -105,11 +105,7 @@ def collect(comm: Communicator, path: Path, part: Path) -> None:
 
 
 def open_part(part: Path) -> BinaryIO:
-    """A part, to be read.
-
-    Raises:
-        OSError: it is missing, or another user's.
-    """
+    """A part, to be read; OSError if it is missing, or another user's."""
     file = open_private(part)
     if file is None:
         raise FileNotFoundError(f"{part} has been removed")
@@ -178,15 +174,7 @@ class TraceFile:
     """The file while it grows."""
 
     def __init__(self, path: Path, local: Sequence[Path], origin: int) -> None:
-        """
-        Args:
-            path: of the file; it is overwritten.
-            local: the parts of the ranks on this host.
-            origin: the start of the trace, by this rank's clock.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Overwrite it. `local`: the parts of this host's ranks. `origin`: the trace's start by this rank's clock."""
         self._path, self._origin = path, origin
         self._file = path.open("wb", buffering=0)
         self._replaceable = stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)  # /dev/null and pipes are not

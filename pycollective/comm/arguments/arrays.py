@@ -19,10 +19,8 @@ def strided(x: Any, what: str = "x") -> Any:
     """An input as it is, whatever its strides. Its content is not read: an earlier call may still write to it.
 
     Args:
-        x: NumPy array, a Python or NumPy scalar or sequence of numbers, or anything with __dlpack__ on the CPU.
-
-    Returns:
-        a numpy.ndarray, or a `_core.HostBuffer` over x's own memory.
+        x: NumPy array, a Python or NumPy scalar or sequence of numbers, or anything with __dlpack__ on the CPU, which
+            becomes a `_core.HostBuffer` over its own memory.
 
     Raises:
         TypeError: not an array, a subclass of numpy.ndarray (see `plain`), memory of another device, or an element type
@@ -75,9 +73,8 @@ def readable(x: Any, what: str = "x") -> Any:
 def plain(array: np.ndarray[Any, Any], what: str) -> np.ndarray[Any, Any]:
     """The array as an ndarray over the same memory.
 
-    Raises:
-        TypeError: a subclass with a meaning that a collective would silently drop: the mask of a masked array,
-            the unit of a quantity, the products of a numpy.matrix.
+    TypeError for a subclass with a meaning that a collective would silently drop: the mask of a masked array, the unit
+    of a quantity, the products of a numpy.matrix.
     """
     if type(array) not in _PLAIN:
         kind = f"{type(array).__module__}.{type(array).__qualname__}"
@@ -166,11 +163,7 @@ def lazy_bit(x: Any) -> str:
 
 
 def _converted(x: Any, what: str) -> np.ndarray[Any, Any]:
-    """NumPy's conversion of any object that is not an array of a known library.
-
-    Raises:
-        TypeError: NumPy refuses it; its own message does not name the argument.
-    """
+    """NumPy's conversion of any object that is not an array of a known library; errors name the argument."""
     try:
         return np.asarray(x)
     except (TypeError, ValueError, OverflowError) as error:
@@ -236,8 +229,7 @@ def new_like(x: Any, shape: tuple[int, ...]) -> Any:
 def numpy_dtype(dtype: Any) -> np.dtype[Any]:
     """A numpy.dtype from any name or type of one, including "bfloat16", ml_dtypes' 8-bit floats and torch's types.
 
-    Raises:
-        TypeError: not an element type that collectives take.
+    TypeError for one that no collective takes.
     """
     try:
         name = str(dtype).removeprefix("torch.")  # an integer may have too many digits

@@ -105,12 +105,7 @@ def op(function: Callable[[Any, Any], Any], name: str | None = None) -> Op:
 
 
 def resolve(operator: str | Op, dtype: str) -> Resolved:
-    """The operator in the core's form.
-
-    Raises:
-        ValueError: no operator of that name.
-        TypeError: neither a name nor an `Op`, or an `Op` that cannot be compiled for `dtype`.
-    """
+    """The operator in the core's form; TypeError for an `Op` that cannot be compiled for `dtype`."""
     if isinstance(operator, Op):
         return Resolved(CUSTOM, operator.address(dtype), operator.compiled(dtype).identity, operator.name)
     if not isinstance(operator, str):
@@ -119,11 +114,7 @@ def resolve(operator: str | Op, dtype: str) -> Resolved:
 
 
 def number_of(operator: str) -> int:
-    """The core's number of a built-in operator.
-
-    Raises:
-        ValueError: no operator of that name.
-    """
+    """The core's number of a built-in operator; ValueError if none has this name."""
     if operator not in NAMES:
         there = f"there are {', '.join(NAMES)} and pycollective.op(fn)"
         raise ValueError(f"no operator is called {operator!r}{meant(operator, NAMES, _ELSEWHERE)} ({there})")

@@ -251,11 +251,7 @@ def connect(
 
 
 def part_bytes(shape: tuple[int, ...], itemsize: int, size: int) -> int:
-    """Bytes of each rank's part of a window.
-
-    Raises:
-        CommunicatorError: more bytes than can be mapped.
-    """
+    """Bytes of each rank's part of a window; CommunicatorError for more than can be mapped."""
     nbytes = math.prod(shape) * itemsize
     if nbytes * size > MOST_WINDOW_BYTES:
         raise CommunicatorError(f"{nbytes} bytes for each of {size} ranks are more than can be mapped")
