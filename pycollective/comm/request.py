@@ -114,15 +114,12 @@ def _read_on_device(request: CallRequest, shape: Shape | None, stream: Any) -> N
 
 
 def set_options(request: CallRequest, options: Options | Moving) -> None:
-    """Set a request's op, topology, timeout, factors, name, match and channels from a method's options."""
+    """Set a request's op, topology, timeout, factors, match and channels from a method's options."""
     get = options.get
     request.op, request.topology, request.timeout = get("op", "sum"), get("topology"), get("timeout")  # type: ignore[assignment]
     before, after = get("prescale"), get("postscale")
     if before is not None or after is not None:
         request.scale = (factor(before, "prescale"), factor(after, "postscale"))
-    name = get("name")
-    if name is not None:
-        request.name = checks.text(name, "name")
     request.note = with_match(request.note, get("match"))
     limit = get("max_channels")
     if limit is not None:
