@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from launch import CLI, run_command
-from pycollective.cli.launch.culprit import Ended, ExitReport, first_and_culprit, verdict
+from pycollective.cli.launch import culprit as culprits
+from pycollective.cli.launch.culprit import Ended, ExitReport, LastException, first_and_culprit, verdict
 
 SCRIPT = """
 import os, signal, sys
@@ -98,6 +99,44 @@ def test_the_rank_that_caused_the_end_is_named_last(folder: Path) -> None:
 @pytest.mark.integration
 def test_of_several_hosts_too(folder: Path) -> None:
     check_all(folder, ["call", "engine"], hosts="a:1,b:2")
+
+
+def test_exceptions_before_init(folder: Path) -> None:
+    """Their text is known from standard error where the launcher passes it on, on one host and on several."""
+    program = (
+        "import os\nif os.environ['RANK'] == '1':\n raise LookupError('no data\\nhere')\nimport time; time.sleep(60)"
+    )
+    (folder / "script.py").write_text(program)
+    for where in (["-np", "2"], ["-np", "2", "--tag"], ["-H", "a:1,b:1", "--rsh", "sh ./rsh"]):
+        done = run_command(*CLI, "run", *where, "script.py", cwd=folder, timeout=60, code=1)
+        last = done.stderr.splitlines()[-1]
+        assert last.startswith("pycollective run: rank 1 (pid "), last
+        assert last.endswith(") exited with code 1: LookupError: no data"), last
+        assert "raise LookupError(" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        ("Traceback (most recent call last):\n  File 'x', line 1, in <module>\n    f()\nValueError: bad\ninput\n",
+         "ValueError: bad"),
+        ("Traceback (most recent call last):\n  ...\npackage.errors.Odd\nWARNING: of another thread\n", "Odd"),
+        ("Traceback (most recent call last):\n  ...\nmain.<locals>.E: a: b\n", "E: a: b"),
+        ('  File "x.py", line 1\n    x = (\n        ^\nSyntaxError: never closed\n', "SyntaxError: never closed"),
+        ("[rank1]: Traceback (most recent call last):\n[rank1]:   ...\n[rank1]: KeyError: 'k'\n", "KeyError: 'k'"),
+        ("Traceback (most recent call last):\n  ...\nA: first\n\nDuring the handling of the above\n\n"
+         "Traceback (most recent call last):\n  ...\nB: second\n", "B: second"),
+        ("ValueError: in a log\n", ""),
+        ("Traceback (most recent call last):\n  ...\n", ""),
+    ],
+)  # fmt: skip
+def test_the_last_exception_on_standard_error(lines: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = LastException()
+    for line in lines.encode().splitlines(keepends=True):
+        found.read([line])
+    assert found.text_of_end() == text
+    monkeypatch.setattr(culprits, "_AT_THE_END", -1.0)
+    assert found.text_of_end() == "", "a program that has logged it and continued ends by something else"
 
 
 def ended(rank: int, code: int, blamed: int | None = None, text: str = "", stopped: bool = False) -> Ended:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+_PREFIX = rb"(\[rank\d+\]: )?"  # torch.distributed begins each line with it
+_TRACEBACK = re.compile(_PREFIX + rb'(?:Traceback \(most recent call last\):|  File ".*", line \d+)\s*')
+_EXCEPTION = re.compile(_PREFIX + rb"(?:[\w<>]+\.)*(\w+(?:: .*)?)\s*")
+_AT_THE_END = 2.0  # seconds between the traceback of an exception that ends a program and its end
+_MOST_BYTES = 500  # of a text, as in comm.bootstrap.failure
 
 
 @dataclass(frozen=True)
@@ -74,6 +83,28 @@ class ExitReport:
         os.close(self._reader)
         blamed, text = (report.get("blamed"), report.get("text")) if isinstance(report, dict) else (None, None)
         return blamed if isinstance(blamed, int) else None, text if isinstance(text, str) else ""
+
+
+class LastException:
+    """The exception at the end of the last traceback that a rank has written on standard error."""
+
+    def __init__(self) -> None:
+        self._text, self._written = b"", -math.inf
+        self._within = False
+
+    def read(self, lines: Sequence[bytes]) -> None:
+        """Read the next lines that the rank has written, without any tags."""
+        for line in lines:
+            if _TRACEBACK.fullmatch(line):
+                self._within = True
+            elif self._within and (found := _EXCEPTION.fullmatch(line)):
+                self._text, self._written, self._within = found[2], time.monotonic(), False
+
+    def text_of_end(self) -> str:
+        """Type and message if the program has ended by it just now: not of a traceback in a log long before; or ""."""
+        if time.monotonic() - self._written > _AT_THE_END:
+            return ""
+        return self._text[:_MOST_BYTES].decode(errors="replace")
 
 
 def first_and_culprit(ended: Sequence[Ended]) -> tuple[Ended, Ended] | None:

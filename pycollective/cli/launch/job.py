@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 from pycollective import settings
-from pycollective.cli.launch.culprit import Ended, ExitReport, first_and_culprit, verdict
+from pycollective.cli.launch.culprit import Ended, ExitReport, LastException, first_and_culprit, verdict
 from pycollective.cli.launch.output import Pipe, Screen, prefix_of
 from pycollective.cli.launch.signals import ENDING, handled_by
 from pycollective.comm.bootstrap.sockets import descriptors
@@ -47,6 +47,7 @@ class Rank:
     process: subprocess.Popen[bytes]
     env: dict[str, str]
     report: ExitReport
+    exception: LastException = field(default_factory=LastException)
     code: int | None = None
 
     def signal(self, number: int) -> None:
@@ -136,11 +137,12 @@ class Job:
         )
         report.started()
         self.ranks.append(Rank(rank, process, env, report))
-        for source, sink in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
+        exception = self.ranks[-1].exception
+        for source, sink, reader in ((process.stdout, sys.stdout, None), (process.stderr, sys.stderr, exception)):
             if source is not None:
                 label = self.name or f"{rank:>{len(str(self.size - 1))}}"
                 prefix = prefix_of(label, rank, sink) if self.tag else b""
-                pipe = Pipe(prefix, source, sink.buffer, self._screen_of(sink))
+                pipe = Pipe(prefix, source, sink.buffer, self._screen_of(sink), exception=reader)
                 self.selector.register(source, selectors.EVENT_READ, pipe)
         try:
             self.selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, _ENDED)
@@ -149,8 +151,7 @@ class Job:
 
     def _passes_on(self, sink: TextIO) -> bool:
         """Return whether the launcher writes to it for the ranks, whose lines would tear; a terminal is theirs."""
-        several = (self.size if self.count is None else self.count) > 1
-        return self.tag or (several and hasattr(sink, "buffer") and not sink.isatty())
+        return self.tag or (self.size > 1 and hasattr(sink, "buffer") and not sink.isatty())
 
     def _screen_of(self, sink: TextIO) -> Screen:
         """Standard output and error may be one terminal."""
@@ -171,7 +172,9 @@ class Job:
         for rank in self.ranks:
             if rank.code is None and os.waitid(os.P_PID, rank.process.pid, _LOOK) is not None:
                 rank.signal(signal.SIGKILL)  # kills the rest of its group while its pid is still reserved
-                self._ended(rank, rank.process.wait())
+                code = rank.process.wait()
+                self._events(0.0)  # the last that it has written: one read takes all that a pipe holds
+                self._ended(rank, code)
         self._timers()
 
     def _events(self, pause: float) -> None:
@@ -201,7 +204,11 @@ class Job:
         rank.code = code
         host = f" of host {self.host}" if self.host else ""
         who = f"{f'worker {self.name}' if self.name else f'rank {rank.rank}'} (pid {rank.process.pid}{host})"
-        ended = Ended(rank.rank, who, code, self.kill_at is not None, *rank.report.read())
+        stopped = self.kill_at is not None
+        blamed, text = rank.report.read()
+        if not text and code == 1 and not stopped:
+            text = rank.exception.text_of_end()
+        ended = Ended(rank.rank, who, code, stopped, blamed, text)
         self.ended.append(ended)
         others = {each.rank for each in self.ranks if each.code is None}
         if not self.name and (others or self.count is not None):

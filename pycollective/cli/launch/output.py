@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import IO, TextIO
 
+from pycollective.cli.launch.culprit import LastException
+
 _PATIENCE = 0.1
 """Seconds after which a part of a line, such as a question, is passed on."""
 _COLOURS = (36, 33, 32, 35, 34, 31, 96, 93)
@@ -32,6 +34,7 @@ class Pipe:
 
     Attributes:
         prefix: of each line; without one, what a rank writes is not changed.
+        exception: reads the lines, too.
     """
 
     prefix: bytes
@@ -39,6 +42,7 @@ class Pipe:
     sink: IO[bytes]
     screen: Screen
     rest: bytes = b""
+    exception: LastException | None = None
     _at_start: bool = True  # of its line, which a carriage return has begun again
     _since: float = field(default_factory=time.monotonic)
 
@@ -49,6 +53,8 @@ class Pipe:
         self._since = time.monotonic()
         end = max(self.rest.rfind(b"\n"), self.rest.rfind(b"\r")) + 1
         lines, self.rest = _LINES.findall(self.rest[:end]), self.rest[end:]
+        if self.exception is not None:
+            self.exception.read(lines)
         begun = self.rest or (self.screen.begun is self and not self._at_start)
         if not data and begun:
             lines, self.rest = [*lines, self.rest + (b"\n" if self.prefix else b"")], b""
