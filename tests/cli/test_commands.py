@@ -13,7 +13,7 @@ import pytest
 
 from launch import CLI, run_command
 from pycollective.cli.doctor import doctor
-from pycollective.cli.doctor.findings import Finding
+from pycollective.cli.doctor.findings import Finding, publish
 from pycollective.comm.cuda import runtime
 from pycollective.errors import CommunicatorError
 
@@ -122,6 +122,16 @@ def test_doctor_for_people() -> None:
     groups = ("cores", "/dev/shm", "memfd", "huge pages", "pidfd", "mpi4py", "CUDA driver", "NCCL", "numba", "torch")
     assert [word for word in groups if word not in written] == []
     assert "check failed" not in written
+
+
+def test_doctor_keeps_paths_whole(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    path = "/a-folder/" * 7 + "file-of-a-library.so.1"
+    publish([Finding("g", "a name of some length", path), Finding("g", "b", "found", why=f"in {path} [of pip]")], None)
+    assert capsys.readouterr().out.splitlines() == [
+        "  g", "✓   a name of some length", f"    {path}",
+        "✓   b                      found (in", f"    {path}", " " * 27 + "[of pip])",
+    ]  # fmt: skip
 
 
 def test_doctor_for_machines() -> None:

@@ -71,7 +71,8 @@ def test_help_and_tables_are_whole_at_80_columns_and_help_has_the_shared_options
     with ThreadPoolExecutor(2) as pool:
         written = [*pool.map(lambda command: run_command(*command, env=environment).stdout, words)]
     for command, shown in zip(words, written, strict=True):
-        cut = [line for line in shown.splitlines() if len(line) > 80 or "…" in line]
+        lines = [line for line in shown.splitlines() if len(line.split()) > 1 or "…" in line]  # a path may be longer
+        cut = [line for line in lines if len(line) > 80 or "…" in line]
         assert shown and not cut, f"{command[3:]}: {cut}"
     for name, shown in zip(COMMANDS, written, strict=False):
         shared = ("--topology", "--collective", "--ranks", "--plot", "TOPOLOGY")

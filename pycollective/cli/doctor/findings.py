@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import subprocess
+import textwrap
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pycollective.cli import outputs
 
 _PROBE_SECONDS = 30
+_INDENT = 4  # of a word that is too long for the column
 
 
 @dataclass(frozen=True)
@@ -38,23 +40,33 @@ def publish(findings: list[Finding], json_file: Path | None) -> int:
 
 
 def _print(findings: list[Finding]) -> None:
+    """A line for each, with its name; texts continue below. A path too long for them has a line of its own."""
     from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    from rich.text import Text
 
-    marks = {True: "[green]✓[/]", None: "[yellow]–[/]", False: "[red]✗[/]"}
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column()
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
+    console = Console(highlight=False)
+    marks = {True: ("✓", "green"), None: ("–", "yellow"), False: ("✗", "red")}
+    longest = max((len(finding.name) for finding in findings), default=0)
+    width = max(20, console.width - longest - 6)
+    wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
     group = ""
     for finding in findings:
         if finding.group != group:
-            table.add_row("", f"[cyan]{finding.group}[/]", "", end_section=False)
+            console.print(Text(f"  {finding.group}", "cyan"))
             group = finding.group
-        why = f" [dim]({escape(finding.why)})[/]" if finding.why else ""
-        table.add_row(marks[finding.ok], "  " + escape(finding.name), escape(finding.value) + why)
-    Console().print(table)
+        shown = finding.value + (f" ({finding.why})" if finding.why else "")
+        text = Text("\n".join(part for line in shown.splitlines() for part in wrapper.wrap(line)))
+        text.stylize("dim", len(finding.value))
+        row = Text.assemble(marks[finding.ok], "   ", (finding.name.ljust(longest), "bold"), "  ")
+        start = len(row)
+        for number, part in enumerate(text.split("\n")):
+            fits = len(part) <= width
+            if number or not fits:
+                row.rstrip()
+                console.print(row, soft_wrap=True)
+                row = Text(" " * (start if fits else _INDENT))
+            row += part
+        console.print(row, soft_wrap=True)
 
 
 def version_of(package: str) -> str | None:
