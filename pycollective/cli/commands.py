@@ -1,4 +1,4 @@
-"""Behaviour common to all commands: an error is one line with the nearest valid name, and exit code 2."""
+"""The commands, and their common behaviour: an error is one line with the nearest valid name, and exit code 2."""
 
 from __future__ import annotations
 
@@ -76,10 +76,22 @@ def with_values(args: Sequence[str], options: Collection[str] = OPTIONAL) -> lis
 
 
 MODULES = {
-    "bench": ("pycollective.bench.cli", "Measure topologies against each other, Open MPI or MPICH, and Gloo."),
-    "demo": ("pycollective.bench.demo", "Train a network with each topology, then race the topologies."),
+    "doctor": ("cli.doctor.doctor", "What this machine supports, and which path an allreduce would take."),
+    "topologies": ("cli.topologies", "The topologies: their collectives, and their order of reduction."),
+    "verify": ("cli.verify", "Prove every compiled schedule of a topology correct, free of races and deadlocks."),
+    "draw": ("cli.draw", "Draw the data movement between ranks, step by step."),
+    "explain": ("cli.explain", "Show which topology, variant, memory and path calls take on ranks of this host."),
+    "simulate": ("cli.simulate", "Simulate the cost of collectives on a network with this many ranks."),
+    "bench": ("bench.cli", "Measure topologies against each other, Open MPI or MPICH, and Gloo."),
+    "demo": ("bench.demo", "Train a network with each topology, then race the topologies."),
 }
-"""Command -> the module that has its `app`, imported on use, and its line in the list of commands."""
+"""Command -> the module with the function of this name, imported on use, and its line in the list of commands."""
+SETTINGS: dict[str, Any] = {
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,  # whose panels cut names of options at 80 columns
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+"""Arguments of typer.Typer for the command line and each of its commands."""
 
 
 class _OneLineErrors:
@@ -112,11 +124,11 @@ class Group(_OneLineErrors, TyperGroup):
     """The commands, including those of MODULES."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        names: list[str] = super().list_commands(ctx)
-        return [*names, *MODULES] if importlib.util.find_spec("pycollective.bench") else names
+        names = [*super().list_commands(ctx), *MODULES]
+        return names if importlib.util.find_spec("pycollective.bench") else names[: -len(("bench", "demo"))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name in self.list_commands(ctx) and cmd_name in MODULES:
+        if cmd_name in MODULES:
             return Command(cmd_name, help=MODULES[cmd_name][1])  # enough for the list of commands
         return super().get_command(ctx, cmd_name)
 
@@ -128,7 +140,7 @@ class Group(_OneLineErrors, TyperGroup):
             except ValueError as error:
                 raise UsageError(str(error), ctx) from None
         if name in known and name in MODULES:
-            command: Any = typer.main.get_command(importlib.import_module(MODULES[name][0]).app)
-            command.name = name
-            return name, command, args[1:]
+            app = typer.Typer(add_completion=False, **SETTINGS)
+            app.command(name, cls=Command)(getattr(importlib.import_module(f"pycollective.{MODULES[name][0]}"), name))
+            return name, typer.main.get_command(app), args[1:]
         return super().resolve_command(ctx, args)

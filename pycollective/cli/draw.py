@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from pycollective.cli import outputs, selection
 from pycollective.cli.commands import refusing
+from pycollective.cli.options import Collective, Json, Positional, Ranks, Root, Topology
 from pycollective.errors import Error, TopologyError
 from pycollective.schedule import Schedule, drawing, label
 from pycollective.schedule.compiler.steps import IN, OUT, Source, Target
@@ -19,39 +20,57 @@ from pycollective.schedule.drawing.compiled import compiled
 DEFAULT = Path("topology.png")
 
 
-@dataclass(frozen=True)
-class Picture:
-    """What to draw besides topologies, as typed."""
-
-    ranks: str
-    collective: str
-    root: int
-    small: bool
-    graph: bool
-    hosts: int | None
-
-
 def draw(
-    positional: Sequence[str] | None,
-    named: Sequence[str] | None,
-    picture: Picture,
-    json: Path | None,
-    plot: Path | None,
+    topology: Positional = None,
+    named: Topology = None,
+    ranks: Ranks = "8",
+    collective: Collective = "allreduce",
+    root: Root = 0,
+    small: Annotated[bool, typer.Option("--small", help="the variant for small messages")] = False,
+    graph: Annotated[bool, typer.Option("--graph", help="only the communication graph, without time")] = False,
+    hosts: Annotated[
+        int | None,
+        typer.Option(help="number of hosts, with equal shares of the ranks", show_default="1; 2 if it looks at hosts"),
+    ] = None,
+    mix: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--mix",
+            metavar="GRAPH",
+            help="instead of a topology: a graph of neighbours for gossip, as one_peer or 'random_pairs(seed=3)'",
+        ),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="of --mix: number of steps")] = 1,
+    json: Json = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            "--out",
+            metavar="FILE",
+            help="a .png, .svg or .pdf; the stem if there are several",
+            show_default="topology.png or graph.png; none with --json",
+        ),
+    ] = None,
 ) -> int:
-    """The command: draw collectives of topologies. Exits with 2 on invalid requests.
+    """Draw the data movement between ranks, step by step.
 
-    Args:
-        positional, named: the topologies.
-        picture: further options.
-        json: destination of the data.
-        plot: the picture; None: DEFAULT, or no picture if there is `json`.
+    --json: every step with its time, chunk, sources, targets and waits, and the number of chunks between ranks; with
+    --mix the weights of all ranks and the spectral gap.
     """
+    if mix:
+        from pycollective.cli import draw_mix
+
+        with refusing():
+            if topology or named:
+                raise ValueError("--mix draws graphs of neighbours: name no topology")
+        return draw_mix.draw(mix, ranks, steps, json, plot)
     plot = plot or (None if json else DEFAULT)
     with refusing("plot" if plot else ""):
-        instances = selection.topologies(positional, named)
+        instances = selection.topologies(topology, named)
         if not instances:
             raise ValueError("name a topology, FILE.py:NAME or FILE.py")
-        counts, wanted = selection.ranks(picture.ranks), selection.collectives(picture.collective)
+        counts, wanted = selection.ranks(ranks), selection.collectives(collective)
         selection.having(instances, wanted)
         outputs.check(plot, json)
         cases = list(itertools.product(instances, wanted, counts))
@@ -62,10 +81,10 @@ def draw(
         files = outputs.pictures(plot, labels) if plot else [None] * len(labels)
         rows = []
         for (instance, name, count), file in zip(cases, files, strict=True):
-            schedule = _compiled(instance, name, count, picture)
+            schedule = _compiled(instance, name, count, root, small, hosts)
             rows += [describe(schedule)] if json else []
             if file is not None:
-                figure = graphs.figure(schedule) if picture.graph else drawing.figure(schedule)
+                figure = graphs.figure(schedule) if graph else drawing.figure(schedule)
                 figure.savefig(file)
                 if json != outputs.STDOUT:
                     print(file)
@@ -112,9 +131,9 @@ def _place(end: Source | Target) -> dict[str, Any]:
     return {"rank": end.rank, "place": {IN: "in", OUT: "out"}.get(end.place, end.place)}
 
 
-def _compiled(instance: object, collective: str, ranks: int, picture: Picture) -> Schedule:
+def _compiled(instance: Any, collective: str, ranks: int, root: int, small: bool, hosts: int | None) -> Schedule:
     try:
-        return compiled(instance, collective, ranks, picture.root, picture.small, picture.hosts)
+        return compiled(instance, collective, ranks, root, small, hosts)
     except (Error, ValueError):
         raise
     except Exception as error:  # a user's topology may raise anything

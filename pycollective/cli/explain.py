@@ -8,10 +8,13 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from pycollective.cli import outputs, selection
 from pycollective.cli.commands import complain, refusing
+from pycollective.cli.options import Collective, Json, Picture, Positional, Sizes, Topology
 from pycollective.cli.units import format_size, parse_sizes
 from pycollective.schedule import compile, get, label
 
@@ -32,28 +35,33 @@ if comm.rank == 0:
 
 
 def explain(
-    positional: Sequence[str] | None,
-    named: Sequence[str] | None,
-    ranks: str,
-    collective: str,
-    sizes: str,
-    json: Path | None,
-    plot: Path | None,
+    topology: Positional = None,
+    named: Topology = None,
+    ranks: Annotated[
+        str, typer.Option(help="rank counts, as 1-17 or 2,4,8", show_default="one per core, at least 2")
+    ] = "",
+    collective: Collective = "allreduce",
+    sizes: Sizes = "1K,1M,64M",
+    json: Json = None,
+    plot: Picture = None,
 ) -> int:
-    """The command: start ranks, run explain on them, print the results; 1 on failure, 2 on invalid requests."""
+    """Show which topology, variant, memory and path calls take on ranks of this host, and why.
+
+    Without a topology: the default one. --plot: the schedules that they run.
+    """
     with refusing("plot" if plot else ""):
         counts = selection.ranks(ranks) if ranks else [max(2, len(os.sched_getaffinity(0)))]
         if counts[-1] > 4096:
             raise ValueError(f"at most 4096 ranks can be started, not {counts[-1]}")
         wanted, wanted_sizes = selection.collectives(collective), parse_sizes(sizes)
-        instances = selection.topologies(positional, named)
+        instances = selection.topologies(topology, named)
         selection.having(instances, wanted)
         for instance in instances:
             for count in counts:
                 selection.supported(instance, [count])
         outputs.check(plot, json)
     labels: list[Any] = [label(one) for one in instances] or [None]
-    question = [[*(positional or ()), *(named or ())], labels, wanted, wanted_sizes]
+    question = [[*(topology or ()), *(named or ())], labels, wanted, wanted_sizes]
     rows: list[dict[str, Any]] = []
     for count in counts:
         found, output = _ask(count, question)

@@ -1,4 +1,4 @@
-"""The `pycollective` command. Each command imports its dependencies when it runs."""
+"""The `pycollective` command. Its commands are listed in commands.py, which imports each when it is called."""
 
 from __future__ import annotations
 
@@ -9,19 +9,15 @@ from typing import Annotated
 
 import typer
 
-from pycollective.cli.commands import Command, Group
-from pycollective.cli.options import Json
+from pycollective.cli.commands import SETTINGS, Command, Group
 from pycollective.cli.run_command import run
-from pycollective.cli.topology_commands import draw, explain, simulate, topologies, verify
 
 app = typer.Typer(
     name="pycollective",
     cls=Group,
     help="Collective communication in which a topology is a dozen lines of Python.",
     invoke_without_command=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # whose panels cut names of options at 80 columns
-    context_settings={"help_option_names": ["-h", "--help"]},
+    **SETTINGS,
 )
 
 
@@ -51,30 +47,6 @@ def _main(
 
 
 app.command(cls=Command, context_settings={"allow_interspersed_args": False})(run)
-
-
-@app.command(cls=Command)
-def doctor(
-    json: Json = None,
-    frameworks: Annotated[
-        bool, typer.Option("--frameworks", help="also import the frameworks and try their graphs, which takes seconds")
-    ] = False,
-    network: Annotated[
-        bool, typer.Option("--network", help="instead measure the network between hosts; start it with a launcher")
-    ] = False,
-) -> None:
-    """What this machine supports, and which path an allreduce would take; exit code 1 if it is broken."""
-    if network:
-        from pycollective.cli.doctor.network import report as report_network
-
-        raise typer.Exit(report_network(json))
-    from pycollective.cli.doctor.doctor import report
-
-    raise typer.Exit(report(json, frameworks))
-
-
-for _command in (topologies, verify, draw, explain, simulate):
-    app.command(cls=Command)(_command)
 
 
 if __name__ == "__main__":

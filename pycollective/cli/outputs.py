@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,18 @@ def check_picture(path: Path) -> None:
     if path.suffix not in FORMATS:
         raise ValueError(f"{path}: write one of {', '.join(FORMATS)}")
     import matplotlib  # noqa: F401
+
+
+@contextlib.contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[..., None]]:
+    """A bar on standard error if that is a terminal. Yields a function that updates it, see rich's Progress.update."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+        yield functools.partial(bar.update, bar.add_task(what, total=total))
 
 
 def pictures(path: Path, labels: Sequence[str]) -> list[Path]:

@@ -2,82 +2,97 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import math
-import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pycollective.cli import outputs, selection
+import typer
+
+from pycollective.cli import outputs, selection, simulate_output
 from pycollective.cli.commands import complain, refusing
+from pycollective.cli.options import Collective, Csv, Json, Picture, Positional, Ranks, Root, Sizes, Topology
 from pycollective.cli.units import format_size, format_time, parse_duration, parse_rate, parse_size, parse_sizes
-from pycollective.schedule import COLLECTIVES, Network, Simulation, describe, get, info, label, simulate
+from pycollective.schedule import COLLECTIVES, Network, Simulation, describe, get, info, label
+from pycollective.schedule import simulate as simulate_call
 from pycollective.schedule.language import registry
 from pycollective.schedule.language.user_files import near_files
-from pycollective.schedule.simulator.fitting import Fit, Measurement, fit
+from pycollective.schedule.simulator.fitting import Fit, Measurement
+from pycollective.schedule.simulator.fitting import fit as fit_network
 
 Case = tuple[Any, str, int]
 """(topology, collective, ranks)."""
-_OPTIONS = {"latency": "--latency", "bandwidth": "--bandwidth", "reduction": "--reduce"}
-DEFAULTS = {"latency": "5us", "bandwidth": "100Gbit/s", "reduction": "inf"}
-"""Options of the network, as typed."""
+_FITTED = {"latency": "--latency", "bandwidth": "--bandwidth", "reduction": "--reduce"}
+"""Parts of the network that --fit finds -> their options."""
+_DEFAULTS = {"latency": "5us", "bandwidth": "100Gbit/s", "reduction": "inf"}
+_PARSERS = {"latency": parse_duration, "node_latency": parse_duration} | dict.fromkeys(
+    ("bandwidth", "node_bandwidth", "reduction"), parse_rate
+)
 
 
-@dataclass(frozen=True)
-class Request:
-    """The request, as typed."""
+def simulate(
+    topology: Positional = None,
+    named: Topology = None,
+    collective: Collective = "allreduce",
+    ranks: Ranks = "4,16,64",
+    sizes: Sizes = "1K:1G:x8",
+    fit: Annotated[
+        Path | None,
+        typer.Option(metavar="RESULT", help="take latency, bandwidth and reduce from this JSON of `bench`, fitted"),
+    ] = None,
+    latency: Annotated[str | None, typer.Option(help="of a message", show_default="5us")] = None,
+    bandwidth: Annotated[
+        str | None, typer.Option(help="of a rank's port, each way", show_default="100Gbit/s, which is 12.5GB/s")
+    ] = None,
+    reduce: Annotated[str | None, typer.Option(help="bytes per second that a rank reduces", show_default="inf")] = None,
+    node: Annotated[int, typer.Option(help="ranks that share a node")] = 1,
+    node_latency: Annotated[
+        str | None, typer.Option(help="of a message within a node", show_default="as between nodes")
+    ] = None,
+    node_bandwidth: Annotated[
+        str | None, typer.Option(help="of a rank's port within its node", show_default="as between nodes")
+    ] = None,
+    shared_port: Annotated[
+        bool, typer.Option("--shared-port", help="the ranks of a node share one port to other nodes")
+    ] = False,
+    root: Root = 0,
+    tile: Annotated[str, typer.Option(help="bytes of a tile, e.g. 128K", show_default="chunks are not divided")] = "",
+    json: Json = None,
+    csv: Csv = None,
+    plot: Picture = None,
+) -> int:
+    """Simulate the cost of collectives on a network with this many ranks, message by message.
 
-    topologies: Sequence[str]
-    collective: str
-    ranks: str
-    sizes: str
-    root: int
-    tile: str
-    network: dict[str, Any]  # as for `Network`, but text for values with units; None: not given
-    fit: Path | None = None
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """Destinations of results besides the table; Path("-") is stdout."""
-
-    json: Path | None = None
-    csv: Path | None = None
-    plot: Path | None = None
-
-    @property
-    def for_machines(self) -> bool:
-        """Whether standard output is machine-readable."""
-        return outputs.STDOUT in (self.json, self.csv)
-
-
-def run(request: Request, wanted: Outputs) -> int:
-    """The command: simulate the request and print a table. Exits with 2 on invalid requests."""
+    Without a topology: all that implement the collective. --plot: time over size, or over ranks.
+    """
     from rich.console import Console
 
-    console = Console(quiet=wanted.for_machines)
-    with refusing("plot" if wanted.plot else ""):
-        cases = _cases(request)
-        tile = _tile(request.tile)
-        outputs.check(wanted.plot, wanted.json, wanted.csv)
-        fitted = _fit(request, tile)
-        network = fitted.network if fitted else _network({**DEFAULTS, **_given(request.network)})
-        found = _simulate(cases, request, network, tile)
+    console = Console(quiet=outputs.STDOUT in (json, csv))
+    typed: dict[str, Any] = {"latency": latency, "bandwidth": bandwidth, "reduction": reduce, "node_latency": node_latency}
+    typed |= {"node_bandwidth": node_bandwidth, "ranks_per_node": node, "shared_port": shared_port}
+    given = {name: value for name, value in typed.items() if value is not None}
+    with refusing("plot" if plot else ""):
+        wanted, counts = selection.collectives(collective), selection.ranks(ranks)
+        cases = _cases(selection.topologies(topology, named), wanted, counts)
+        if any(COLLECTIVES[name].rooted for name in wanted) and not 0 <= root < counts[0]:
+            raise ValueError(f"root {root} is out of range for {counts[0]} ranks")
+        tile_bytes = _tile(tile)
+        outputs.check(plot, json, csv)
+        fitted = None if fit is None else _fit(fit, given, wanted, tile_bytes)
+        network = _network(_DEFAULTS | given) if fitted is None else fitted.network
+        found = _simulate(cases, sizes, network, root, tile_bytes)
         if not found:
             return 2
         if fitted:
             console.print(_fit_report(fitted), highlight=False)
-        _write(found, network, fitted, wanted)
+        simulate_output.write(found, network, fitted, json, csv)
         for name in dict.fromkeys(one.collective for one in found):
-            for table in _tables([one for one in found if one.collective == name], console.width):
+            for table in simulate_output.tables([one for one in found if one.collective == name], console.width):
                 console.print(table)
-        if wanted.plot is not None:
-            _plot(found, wanted.plot, console)
+        if plot is not None:
+            simulate_output.plot(found, plot, console)
     return 0
 
 
@@ -88,77 +103,54 @@ def _tile(text: str) -> int | None:
     return tile
 
 
-def _given(typed: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in typed.items() if value is not None}
-
-
 def _network(typed: dict[str, Any]) -> Network:
-    parsers = {"latency": parse_duration, "node_latency": parse_duration}
-    parsers |= dict.fromkeys(("bandwidth", "node_bandwidth", "reduction"), parse_rate)
-    fields = dict(typed)
-    for name in parsers.keys() & fields.keys():
-        fields[name] = parsers[name](fields[name])
-    return Network(**fields)
+    parsed: dict[str, Any] = {name: parse(typed[name]) for name, parse in _PARSERS.items() if name in typed}
+    return Network(**typed | parsed)
 
 
-def _cases(request: Request) -> list[Case]:
-    """The cases to simulate, in order."""
-    wanted, counts = selection.collectives(request.collective), selection.ranks(request.ranks)
-    instances = selection.topologies(request.topologies, ())
+def _cases(instances: Sequence[Any], wanted: Sequence[str], counts: Sequence[int]) -> list[Case]:
+    """The cases to simulate, in order; without topologies all that implement a collective."""
     selection.having(instances, wanted)
+    for instance in instances:
+        selection.supported(instance, counts)
     cases: list[Case] = []
     for name, count in itertools.product(wanted, counts):
         some = instances or [get(row.name) for row in describe() if name in row.collectives]
         cases += [(instance, name, count) for instance in some if registry.supports(instance, count)]
-    for instance in instances:
-        selection.supported(instance, counts)
-    if any(COLLECTIVES[name].rooted for name in wanted) and not 0 <= request.root < counts[0]:
-        raise ValueError(f"root {request.root} is out of range for {counts[0]} ranks")
     return cases
 
 
-def _simulate(cases: list[Case], request: Request, network: Network, tile: int | None) -> list[Simulation]:
+def _simulate(cases: list[Case], sizes: str, network: Network, root: int, tile: int | None) -> list[Simulation]:
     """All cases with all sizes; reports those that cannot be simulated."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    sizes = parse_sizes(request.sizes)
-    if min(sizes) < 1:
-        raise ValueError(f"sizes are at least 1 byte, in {request.sizes!r}")
+    numbers = parse_sizes(sizes)
+    if min(numbers) < 1:
+        raise ValueError(f"sizes are at least 1 byte, in {sizes!r}")
     found = []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("simulate", total=len(cases) * len(sizes))
-        for number, (instance, name, ranks) in enumerate(cases):
-            progress.update(task, description=f"{label(instance)}, {ranks} ranks")
+    with outputs.progress("simulate", len(cases) * len(numbers)) as update:
+        for done, (instance, name, ranks) in enumerate(cases, 1):
+            update(description=f"{label(instance)}, {ranks} ranks")
             try:
-                for size in sizes:
-                    found.append(simulate(instance, name, ranks, size, network, root=request.root, tile=tile))
-                    progress.advance(task)
+                for size in numbers:
+                    found.append(simulate_call(instance, name, ranks, size, network, root=root, tile=tile))
+                    update(advance=1)
             except Exception as error:  # a user's topology may raise anything
                 complain(f"{label(instance)}: {error}{selection.place(error)}")
-            progress.update(task, completed=(number + 1) * len(sizes))
+            update(completed=done * len(numbers))
     return found
 
 
-# -- fitting -----------------------------------------------------------------------------------------------
-
-
-def _fit(request: Request, tile: int | None) -> Fit | None:
-    """The network that best explains a result of `pycollective bench`; None if not requested.
+def _fit(path: Path, given: dict[str, Any], wanted: Sequence[str], tile: int | None) -> Fit:
+    """The network that best explains a result of `pycollective bench`.
 
     Raises:
         ValueError: no such result, one without usable rows, or parts of the network are given as well.
     """
-    if request.fit is None:
-        return None
-    given = [name for name in _OPTIONS if request.network.get(name) is not None]
-    if given:
-        raise ValueError(f"--fit finds what {_OPTIONS[given[0]]} gives: leave one out")
-    if set(_given(request.network)) - {"ranks_per_node", "shared_port"} or request.network["ranks_per_node"] != 1:
+    for name, option in _FITTED.items():
+        if name in given:
+            raise ValueError(f"--fit finds what {option} gives: leave one out")
+    if given.keys() - {"ranks_per_node", "shared_port"} or given["ranks_per_node"] != 1:
         raise ValueError("--fit finds one network for all ranks: leave out the options for nodes")
-    return fit(_measurements(request.fit, selection.collectives(request.collective)), tile)
+    return fit_network(_measurements(path, wanted), tile)
 
 
 def _measurements(path: Path, wanted: Sequence[str]) -> list[Measurement]:
@@ -199,106 +191,3 @@ def _fit_report(fitted: Fit) -> str:
 
 def _rate(value: float) -> str:
     return "infinite" if value == math.inf else f"{value / 1e9:.3g} GB/s"
-
-
-def _fit_plain(fitted: Fit) -> dict[str, Any]:
-    """A fit in JSON form; times in us."""
-    rows = [
-        {**asdict(one), "measured_us": one.seconds * 1e6, "fitted_us": seconds * 1e6}
-        for one, seconds in zip(fitted.measurements, fitted.predicted, strict=True)
-    ]
-    for row in rows:
-        del row["seconds"]
-    errors = {name: getattr(fitted, f"{name}_error") for name in ("median", "rms", "largest")}
-    return {"error": errors, "rows": rows}
-
-
-# -- output ------------------------------------------------------------------------------------------------
-
-
-def _write(found: list[Simulation], network: Network, fitted: Fit | None, wanted: Outputs) -> None:
-    rows = [_row(simulation) for simulation in found]
-    document: dict[str, Any] = {"network": _plain(asdict(network)), "rows": rows}
-    if fitted:
-        document["fit"] = _fit_plain(fitted)
-    outputs.write_json(wanted.json, "pycollective-simulation/1", document)
-    if wanted.csv is not None:
-        outputs.write_text(wanted.csv, _csv(rows))
-
-
-def _plot(found: list[Simulation], path: Path, console: Any) -> None:
-    """A picture for each collective."""
-    from pycollective.cli.simulate_plot import plot
-
-    names = list(dict.fromkeys(one.collective for one in found))
-    for name, file in zip(names, outputs.pictures(path, names), strict=True):
-        plot([one for one in found if one.collective == name], file)
-        console.print(f"plot: {file}", highlight=False)
-
-
-def _row(simulation: Simulation) -> dict[str, Any]:
-    """A simulation in JSON and CSV form: time in us, bandwidths in GB/s, like the bench."""
-    kept = ("collective", "ranks", "topology", "root", "small", "messages", "bytes_sent", "bytes_most")
-    return {
-        **{name: getattr(simulation, name) for name in kept},
-        "bytes_between_nodes": simulation.bytes_between_nodes,
-        "size": simulation.nbytes,
-        "steps": len(simulation.critical_path),
-        "time_us": simulation.seconds * 1e6,
-        "algbw": simulation.algbw,
-        "busbw": simulation.busbw,
-    }
-
-
-def _plain(fields: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity: null."""
-    return {name: None if value == math.inf else value for name, value in fields.items()}
-
-
-def _csv(rows: list[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def _tables(found: Sequence[Simulation], width: int) -> list[Any]:
-    """A row per size, a column per topology; as many tables as the width needs."""
-    times: dict[tuple[int, int], dict[str, float]] = {}
-    for simulation in found:
-        times.setdefault((simulation.ranks, simulation.nbytes), {})[simulation.topology] = simulation.seconds
-    parts: list[list[str]] = [[]]
-    for name in dict.fromkeys(name for line in times.values() for name in line):
-        wide = sum(max(len(one), _CELL) + 3 for one in [*parts[-1], name])
-        if parts[-1] and _FIRST_COLUMNS + wide > width:
-            parts.append([])
-        parts[-1].append(name)
-    return [_table(found[0].collective, times, names) for names in parts]
-
-
-_CELL, _FIRST_COLUMNS = 11, 20
-"""Widths of a time with its mark, and of the columns before the topologies'."""
-
-
-def _table(collective: str, times: dict[tuple[int, int], dict[str, float]], names: Sequence[str]) -> Any:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=collective, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.caption, table.caption_justify = "* the fastest", "left"
-    for column in ("ranks", "size"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for name in names:
-        table.add_column(name, justify="right", overflow="fold", min_width=_CELL)
-    keys = sorted(times)
-    for at, key in enumerate(keys):
-        least = min(times[key].values()) * (1 + 1e-9)
-        cells = []
-        for name in names:
-            time = times[key].get(name)
-            text = "-" if time is None else format_time(time)
-            cells.append(f"[bold green]{text} *[/]" if time is not None and time <= least else f"{text}  ")
-        last = at + 1 == len(keys) or keys[at + 1][0] != key[0]
-        table.add_row(str(key[0]), format_size(key[1]), *cells, end_section=last)
-    return table

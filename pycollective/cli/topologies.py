@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from json import dumps
-from pathlib import Path
 
 from pycollective.cli import outputs
 from pycollective.cli.commands import refusing
+from pycollective.cli.options import Json
 from pycollective.schedule import describe, get
 
 
-def list_topologies(json: Path | None) -> None:
-    """Print one row for each registered topology."""
+def topologies(json: Json = None) -> None:
+    """The topologies: their collectives, and their order of reduction."""
     with refusing():
         outputs.check(None, json)
     fields = ("name", "order", "small", "collectives", "doc")

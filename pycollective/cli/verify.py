@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import linecache
 import re
-import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from pycollective.cli import outputs, selection
 from pycollective.cli.commands import refusing
+from pycollective.cli.options import AllCollectives, Json, Picture, Positional, Topology
 from pycollective.errors import ProgramError, VerificationError
 from pycollective.schedule import COLLECTIVES, Report, info, label, verify_topology
 from pycollective.schedule.language import registry
@@ -70,25 +72,36 @@ class Row:
 
 
 def verify(
-    positional: Sequence[str] | None,
-    named: Sequence[str] | None,
-    ranks: str | None,
-    hosts: str | None,
-    collectives: str,
-    json: Path | None,
-    plot: Path | None,
+    topology: Positional = None,
+    named: Topology = None,
+    ranks: Annotated[
+        str | None, typer.Option(help="rank counts, as 1-17 or 2,4,8", show_default="those of 1-17 that it supports")
+    ] = None,
+    hosts: Annotated[
+        str | None,
+        typer.Option(
+            help="numbers of hosts with equal shares of the ranks, as 2 or 1-3",
+            show_default="1; with 2 to 8 ranks also 2, 3, one for each rank, and 2 with alternating ranks",
+        ),
+    ] = None,
+    collective: AllCollectives = "",
+    json: Json = None,
+    plot: Picture = None,
 ) -> int:
-    """The command: verify topologies and print a table; 1 on errors. Exits with 2 on invalid requests."""
+    """Prove every compiled schedule of a topology correct, free of races and deadlocks; exit code 1 if not.
+
+    'all' stands for all topologies. --plot: the steps of each over ranks.
+    """
     from rich.console import Console
 
     console, errors = Console(quiet=json == outputs.STDOUT), Console(stderr=True)
     with refusing("plot" if plot else ""):
-        instances = selection.topologies(positional, named)
+        instances = selection.topologies(topology, named)
         if not instances:
             raise ValueError("name a topology, FILE.py:NAME, FILE.py or all")
-        rows = [row for instance in instances for row in _rows(instance, ranks, hosts, collectives)]
+        rows = [row for instance in instances for row in _rows(instance, ranks, hosts, collective)]
         outputs.check(plot, json)
-    _work(rows, {label(instance): instance for instance in instances}, errors)
+    _work(rows, {label(instance): instance for instance in instances})
     console.print(_table(rows))
     wrong = [row for row in rows if row.error is not None]
     for row in wrong:
@@ -196,19 +209,15 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
         figure.savefig(path)
 
 
-def _work(rows: list[Row], instances: dict[str, Any], console: Any) -> None:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("verify", total=sum(len(row.sizes) for row in rows))
+def _work(rows: list[Row], instances: dict[str, Any]) -> None:
+    with outputs.progress("verify", sum(len(row.sizes) for row in rows)) as update:
         done = 0
         for row in rows:
-            progress.update(task, description=f"{row.topology} {row.collective}")
+            update(description=f"{row.topology} {row.collective}")
             for _ in row.run(instances[row.topology]):
-                progress.advance(task)
+                update(advance=1)
             done += len(row.sizes)
-            progress.update(task, completed=done)
+            update(completed=done)
 
 
 def _table(rows: list[Row]) -> Any:

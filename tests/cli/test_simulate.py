@@ -93,7 +93,7 @@ def test_what_is_too_large_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     from pycollective.cli import simulate as command
     from pycollective.schedule import simulate
 
-    monkeypatch.setattr(command, "simulate", lambda *a, **how: simulate(*a, **how, limit=1000))
+    monkeypatch.setattr(command, "simulate_call", lambda *a, **how: simulate(*a, **how, limit=1000))
     done = run("ring", "star", "--ranks", "4,32", "--sizes", "1M")
     assert done.exit_code == 0, done.output
     assert "ring: " in done.stderr and "allreduce on 32 ranks is too large to simulate" in done.stderr

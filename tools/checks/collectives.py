@@ -35,7 +35,9 @@ FREE = (
     "pycollective/comm/communicator.py",
     "pycollective/comm/functions.py",
     # Defaults of options.
-    "pycollective/cli/topology_commands.py",
+    "pycollective/cli/draw.py",
+    "pycollective/cli/explain.py",
+    "pycollective/cli/simulate.py",
     # The communicator's methods that are C functions.
     "csrc/bindings/calls/allreduce_in_place.cpp",
     "csrc/bindings/calls/collective_calls.cpp",

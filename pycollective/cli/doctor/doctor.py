@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
+from json import loads
+from typing import Annotated
+
+import typer
 
 from pycollective.cli import outputs
 from pycollective.cli.commands import refusing
@@ -14,6 +16,7 @@ from pycollective.cli.doctor.findings import Finding, output_of, publish
 from pycollective.cli.doctor.gpu import gpu
 from pycollective.cli.doctor.machine import machine, memory
 from pycollective.cli.doctor.software import core, mpi, packages, tensorflow
+from pycollective.cli.options import Json
 from pycollective.cli.units import format_size
 from pycollective.comm.host.cores import ranges, usable_cores
 
@@ -32,11 +35,23 @@ def examine(frameworks: bool = False) -> list[Finding]:
     return findings
 
 
-def report(json_file: Path | None, frameworks: bool = False) -> int:
-    """Print the findings; the exit code is 1 if one of them prevents use."""
+def doctor(
+    json: Json = None,
+    frameworks: Annotated[
+        bool, typer.Option("--frameworks", help="also import the frameworks and try their graphs, which takes seconds")
+    ] = False,
+    network: Annotated[
+        bool, typer.Option("--network", help="instead measure the network between hosts; start it with a launcher")
+    ] = False,
+) -> int:
+    """What this machine supports, and which path an allreduce would take; exit code 1 if it is broken."""
     with refusing():
-        outputs.check(None, json_file)
-    return publish(examine(frameworks), json_file)
+        outputs.check(None, json)
+    if not network:
+        return publish(examine(frameworks), json)
+    from pycollective.cli.doctor.network import report
+
+    return report(json)
 
 
 def _job() -> Iterator[Finding]:
@@ -72,7 +87,7 @@ def _paths() -> Iterator[Finding]:
     if line is None:
         yield Finding(group, "tried", "failed", False, output.strip()[-2000:])
         return
-    right, paths = json.loads(line.removeprefix("TRIAL"))
+    right, paths = loads(line.removeprefix("TRIAL"))
     yield Finding(group, "tried", "right" if right else "wrong result", right)
     for nbytes, path in zip(_PATH_SIZES, paths, strict=True):
         text = f"{path['topology']}, {path['variant']} variant; comm.empty: {path['window']}; others: {path['plain']}"
