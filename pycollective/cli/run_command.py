@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -42,45 +40,32 @@ def run(
         typer.Option("-x", "--forward", metavar="NAME[=VALUE]", help="variable that ranks on other hosts get, too"),
     ] = None,
     elastic: ElasticOptions = ElasticOptions(),  # noqa: B008
-) -> None:
+) -> int:
     """Run a command on several ranks, of this host or of those given; exit with the code of the one that failed."""
     tag = sys.stdout.isatty() and ranks != 1 if tag is None else tag
-    remote = _Remote(hosts, hostfile, shlex.split(rsh), interface, [*map(_forwarded, forward or [])])
+    listed = hosts is not None or hostfile is not None
+    remote: dict[str, Any] = {"shell": shlex.split(rsh), "interface": interface}
+    remote["names"] = [_forwarded(word) for word in forward or []]
     with refusing():
-        elastic.check(remote.listed)
+        elastic.check(listed)
         if elastic and (bind or grace):
             raise ValueError("--bind and --grace do not apply to elastic jobs")
-        if bind and remote.listed:
+        if bind and listed:
             raise ValueError("--bind applies to one host, not to -H")
+        if (rsh or interface) and not (elastic or listed):
+            raise ValueError("--rsh and --interface need -H or --hostfile")
+        from pycollective.cli.launch.hosts import listed_hosts, place_ranks
+
+        slots = listed_hosts(hosts, hostfile)
         if elastic:
-            code = _run_elastic(command, ranks, elastic, remote, tag)
-        elif remote.listed:
-            code = _run_on_hosts(command, ranks, remote, tag, grace)
+            code = _run_elastic(command, ranks, elastic, slots, tag=tag, **remote)
+        elif listed:
+            from pycollective.cli.launch import several_hosts
+
+            code = several_hosts.run(place_ranks(slots, ranks), command, tag=tag, grace=grace, **remote)
         else:
-            code = _run_here(command, ranks, remote, tag, grace, bind)
-    raise typer.Exit(code)
-
-
-@dataclass(frozen=True)
-class _Remote:
-    """The options about other hosts."""
-
-    hosts: str | None
-    hostfile: Path | None
-    shell: list[str]
-    interface: str
-    names: list[str]
-
-    @property
-    def listed(self) -> bool:
-        """Whether there is a list of hosts."""
-        return self.hosts is not None or self.hostfile is not None
-
-    def slots(self) -> list[tuple[str, int]]:
-        """The list of hosts; ValueError if there are two, or if it has another form."""
-        from pycollective.cli.launch import hosts
-
-        return hosts.listed_hosts(self.hosts, self.hostfile)
+            code = _run_here(command, ranks, tag, grace, bind)
+    return code
 
 
 def _forwarded(word: str) -> str:
@@ -93,49 +78,25 @@ def _forwarded(word: str) -> str:
     return name
 
 
-def _run_here(command: list[str], ranks: int | None, remote: _Remote, tag: bool, grace: float, bind: bool) -> int:
+def _run_here(command: list[str], ranks: int | None, tag: bool, grace: float, bind: bool) -> int:
     from pycollective.cli.launch import one_host
     from pycollective.comm.host.cores import usable_cores
 
-    if remote.shell or remote.interface:
-        raise ValueError("--rsh and --interface need -H or --hostfile")
     size = len(usable_cores()) if ranks is None else ranks
-    cores = one_host.cores_for(size) if bind else []
-    return one_host.run(size, command, tag=tag, grace=grace, cores=cores)
+    return one_host.run(size, command, tag=tag, grace=grace, cores=one_host.cores_for(size) if bind else [])
 
 
-def _run_on_hosts(command: list[str], ranks: int | None, remote: _Remote, tag: bool, grace: float) -> int:
-    from pycollective.cli.launch import hosts, several_hosts
-
-    placed = hosts.place_ranks(remote.slots(), ranks)
-    return several_hosts.run(
-        placed,
-        command,
-        shell=remote.shell,
-        interface=remote.interface,
-        names=remote.names,
-        tag=tag,
-        grace=grace,
-    )
-
-
-def _run_elastic(command: list[str], ranks: int | None, options: ElasticOptions, remote: _Remote, tag: bool) -> int:
+def _run_elastic(
+    command: list[str], ranks: int | None, options: ElasticOptions, slots: list[tuple[str, int]], **more: Any
+) -> int:
+    """See elastic.make_driver for further arguments."""
     from pycollective.cli.launch import elastic, job, signals
     from pycollective.comm.host.cores import usable_cores
 
-    listed = remote.slots() if remote.listed else []
     if ranks is None:
-        room = sum(count for _, count in listed) or len(usable_cores())
+        room = sum(count for _, count in slots) or len(usable_cores())
         ranks = room if options.max_num_proc is None else min(room, options.max_num_proc)
-    driver = elastic.make_driver(
-        command,
-        options.discovery(listed, ranks),
-        options.limits(ranks),
-        shell=remote.shell,
-        interface=remote.interface,
-        names=remote.names,
-        tag=tag,
-    )
+    driver = elastic.make_driver(command, options.discovery(slots, ranks), options.limits(ranks), **more)
     with signals.handled_by(driver.stop, driver.pass_on):
         code = driver.run()
     if driver.failure:

@@ -70,8 +70,8 @@ def simulate(
     from rich.console import Console
 
     console = Console(quiet=outputs.STDOUT in (json, csv))
-    typed: dict[str, Any] = {"latency": latency, "bandwidth": bandwidth, "reduction": reduce, "node_latency": node_latency}
-    typed |= {"node_bandwidth": node_bandwidth, "ranks_per_node": node, "shared_port": shared_port}
+    typed: dict[str, Any] = {"latency": latency, "bandwidth": bandwidth, "reduction": reduce, "ranks_per_node": node}
+    typed |= {"node_latency": node_latency, "node_bandwidth": node_bandwidth, "shared_port": shared_port}
     given = {name: value for name, value in typed.items() if value is not None}
     with refusing("plot" if plot else ""):
         wanted, counts = selection.collectives(collective), selection.ranks(ranks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -109,15 +110,16 @@ class ElasticOptions:
         )
 
 
-def takes_elastic_options(command: Callable[..., None]) -> Callable[..., None]:
+def takes_elastic_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """A command of typer whose parameter `elastic`, of type ElasticOptions, stands for all of these options."""
     signature = inspect.signature(command)
     hints = get_type_hints(command, include_extras=True)
     options = get_type_hints(ElasticOptions, include_extras=True)
 
-    def with_options(**given: Any) -> None:
+    @functools.wraps(command)
+    def with_options(**given: Any) -> Any:
         chosen = ElasticOptions(**{name: given.pop(name) for name in NAMES})
-        command(**given, elastic=chosen)
+        return command(**given, elastic=chosen)
 
     parameters = []
     for each in signature.parameters.values():
@@ -125,7 +127,6 @@ def takes_elastic_options(command: Callable[..., None]) -> Callable[..., None]:
             parameters += [each.replace(name=name, annotation=options[name], default=None) for name in NAMES]
         else:
             parameters.append(each.replace(annotation=hints[each.name]))
-    with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
     with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_options.__annotations__ = {each.name: each.annotation for each in parameters}
     return with_options
