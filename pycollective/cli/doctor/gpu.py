@@ -25,7 +25,7 @@ def gpu() -> Iterator[Finding]:
 
 
 def _gpu_path() -> Iterator[Finding]:
-    """Return whether a call on GPU arrays would work, and if not, the error that it would raise."""
+    """Whether a call on GPU arrays works; if not, the error that it raises."""
     from pycollective.comm.cuda.runtime import load, why_not
 
     built = importlib.util.find_spec("pycollective._cuda") is not None or "pycollective._cuda" in sys.modules

@@ -39,15 +39,13 @@ def _cpu_vectors() -> str:
 
 def memory() -> Iterator[Finding]:
     yield _shm()
-    yield _try("memory", "memfd", _memfd, "windows use POSIX shared memory instead")
+    yield _try("memfd", _memfd, "windows use POSIX shared memory instead")
     pages = read_text("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
     chosen = pages.partition("[")[2].partition("]")[0]
     usable = chosen in ("always", "within_size", "advise", "force")
-    why = (
-        "" if usable else "windows use small pages; `advise` in .../transparent_hugepage/shmem_enabled allows huge ones"
-    )
-    yield Finding("memory", "huge pages for windows", chosen or "unknown", True if usable else None, why)
-    yield _try("memory", "pidfd", _pidfd, "dead ranks are detected by polling")
+    small = "windows use small pages; `advise` in .../transparent_hugepage/shmem_enabled allows huge ones"
+    yield Finding("memory", "huge pages for windows", chosen or "unknown", usable or None, "" if usable else small)
+    yield _try("pidfd", lambda: os.close(os.pidfd_open(os.getpid())), "dead ranks are detected by polling")
     locked = read_text("/proc/self/limits").partition("Max locked memory")[2].split()
     yield Finding("memory", "locked memory", (locked[0] if locked else "unknown") + " bytes")
 
@@ -62,7 +60,7 @@ def _shm() -> Finding:
     return Finding("memory", "/dev/shm", f"{format_size(size)}, {format_size(free)} free", None if why else True, why)
 
 
-def _memfd() -> str:
+def _memfd() -> None:
     descriptor = os.memfd_create("pycollective-doctor")
     try:
         os.ftruncate(descriptor, mmap.PAGESIZE)
@@ -70,19 +68,14 @@ def _memfd() -> str:
             window[0] = 1
     finally:
         os.close(descriptor)
-    return "works"
 
 
-def _pidfd() -> str:
-    os.close(os.pidfd_open(os.getpid()))
-    return "works"
-
-
-def _try(group: str, name: str, probe: Callable[[], str], without: str) -> Finding:
+def _try(name: str, probe: Callable[[], None], without: str) -> Finding:
     try:
-        return Finding(group, name, probe())
+        probe()
     except (OSError, AttributeError) as error:
-        return Finding(group, name, "not available", None, f"{error}; {without}")
+        return Finding("memory", name, "not available", None, f"{error}; {without}")
+    return Finding("memory", name, "works")
 
 
 def read_text(path: str) -> str:

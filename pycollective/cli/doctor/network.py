@@ -98,9 +98,10 @@ def interfaces() -> list[Interface]:
 
 def own_interfaces() -> Iterator[Finding]:
     """A finding for each interface of this host."""
-    for one in interfaces():
+    found = interfaces()
+    for one in found:
         yield Finding("network", one.name, f"{one.address}, MTU {one.mtu}", one.up or None, "" if one.up else "is down")
-    if not interfaces():
+    if not found:
         yield Finding("network", "interfaces", "none", None, "no address but the loopback's")
 
 
@@ -150,8 +151,7 @@ def _to_one(group: str, name: str, address: str, port: int, key: bytes) -> Findi
     except OSError as error:
         return Finding(group, name, f"{address} cannot be reached", False, str(error))
     text = f"{address}: round trip {path.round_trip * 1e6:.0f} us, {path.bandwidth * 8 / 1e9:.3g} Gbit/s"
-    apart = f"clock {path.clock * 1e3:+.2f} ms"
-    return Finding(group, name, f"{text}, {apart}")
+    return Finding(group, name, f"{text}, clock {path.clock * 1e3:+.2f} ms")
 
 
 class ProbeServer:

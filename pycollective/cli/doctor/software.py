@@ -20,13 +20,8 @@ def core() -> Iterator[Finding]:
     try:
         core = importlib.import_module("pycollective._core")
     except ImportError as error:
-        yield Finding(
-            "pycollective",
-            "native core",
-            "missing",
-            False,
-            f"{error}; install the package, e.g. `make install`",
-        )
+        why = f"{error}; install the package, e.g. `make install`"
+        yield Finding("pycollective", "native core", "missing", False, why)
         return
     yield Finding("pycollective", "native core", str(getattr(core, "__file__", "built in")))
     if hasattr(core, "instruction_set"):
@@ -47,39 +42,25 @@ def packages() -> Iterator[Finding]:
 
 
 def mpi() -> Iterator[Finding]:
-    version = version_of("mpi4py")
-    mpirun = _mpirun()
+    version, install = version_of("mpi4py"), "`pip install 'pycollective[mpi]'`"
+    # The mpirun next to this Python (an environment's own), else the one on the PATH.
+    sibling = Path(sys.executable).parent / "mpirun"
+    mpirun = str(sibling) if sibling.exists() else shutil.which("mpirun")
     if mpirun is None:
-        yield Finding(
-            "MPI",
-            "mpirun",
-            "not found",
-            None,
-            "`pip install 'pycollective[mpi]'`; `pycollective run` needs none",
-        )
+        yield Finding("MPI", "mpirun", "not found", None, f"{install}; `pycollective run` needs none")
     else:
         yield Finding("MPI", "mpirun", first_line([mpirun, "--version"]), why=mpirun)
     if version is None:
-        yield Finding("MPI", "mpi4py", "not installed", None, "`pip install 'pycollective[mpi]'` to start under mpirun")
+        yield Finding("MPI", "mpi4py", "not installed", None, f"{install} to start under mpirun")
         return
     # In a separate process: importing mpi4py loads the MPI library, which may be broken.
     code = "import mpi4py; mpi4py.rc.initialize = False; import mpi4py.MPI as m; print(m.Get_library_version())"
     library = first_line([sys.executable, "-c", code]).split(", package")[0]
-    usable = "MPI" in library
     yield Finding("MPI", "mpi4py", version)
-    yield Finding(
-        "MPI",
-        "library",
-        library if usable else "cannot be loaded",
-        True if usable else None,
-        "" if usable else library,
-    )
-
-
-def _mpirun() -> str | None:
-    """The mpirun next to this Python (an environment's own), else the one on the PATH."""
-    sibling = Path(sys.executable).parent / "mpirun"
-    return str(sibling) if sibling.exists() else shutil.which("mpirun")
+    if "MPI" in library:
+        yield Finding("MPI", "library", library)
+    else:
+        yield Finding("MPI", "library", "cannot be loaded", None, library)
 
 
 def tensorflow() -> Iterator[Finding]:

@@ -14,13 +14,12 @@ import json
 import os
 import signal
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 
 from pycollective.cli.launch.culprit import Ended
 from pycollective.cli.launch.host_variables import describe
-from pycollective.cli.launch.job import Job, guardian, log
+from pycollective.cli.launch.job import Job, log
 from pycollective.cli.launch.one_host import held_port, job_environment, without_launchers
-from pycollective.cli.launch.order import LaunchOrder
 
 READY = b"pycollective-agent "
 """Begins the line about the host: shells may have written other lines before."""
@@ -31,6 +30,37 @@ FAILED = b"pycollective-agent-failed "
 _MOST_BYTES = 16 << 20
 
 
+@dataclass(frozen=True)
+class LaunchOrder:
+    """The ranks of one host, as a launcher tells its agent in one line of JSON.
+
+    Attributes:
+        host: its name, for messages.
+        environment: of the launcher, as far as it is forwarded.
+        variables: of the job on this host; they replace others.
+        size: of the whole job. first, count: the ranks of this host.
+        tag, grace: as for one_host.run.
+        folder: in which they run.
+        worker: name of the only process, if it is a worker of an elastic job, which gets its rank later.
+    """
+
+    host: str
+    command: list[str]
+    environment: dict[str, str]
+    variables: dict[str, str]
+    size: int = 1
+    first: int = 0
+    count: int = 1
+    tag: bool = False
+    grace: float = 0.0
+    folder: str = field(default_factory=os.getcwd)
+    worker: str = ""
+
+    def encode(self) -> bytes:
+        """The line, the JSON of the fields."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+
 def main() -> int:
     """The exit code of the first rank that failed."""
     with held_port("") as rendezvous, held_port("") as master:
@@ -38,7 +68,7 @@ def main() -> int:
         line = _read_line()
         if not line:
             return 1
-        return _run(LaunchOrder.decode(line))
+        return _run(LaunchOrder(**json.loads(line)))
 
 
 def _read_line() -> bytes:
@@ -52,6 +82,22 @@ def _read_line() -> bytes:
     return bytes(line)
 
 
+class _AgentJob(Job):
+    """The ranks of this host, which act on the launcher's orders."""
+
+    def judge(self, first: Ended, culprit: Ended) -> None:
+        if self.name:
+            return super().judge(first, culprit)
+        with contextlib.suppress(BrokenPipeError):  # the launcher has been killed
+            os.write(1, FAILED + json.dumps([asdict(first), asdict(culprit)]).encode() + b"\n")
+
+    def obey(self, order: bytes) -> None:
+        if not order:
+            self.end_at_once()
+        for number in order.split():
+            self.take_signal(int(number))
+
+
 def _run(order: LaunchOrder) -> int:
     try:
         os.chdir(order.folder)
@@ -61,30 +107,11 @@ def _run(order: LaunchOrder) -> int:
         return 127
     given = {**os.environ, **order.environment}
     common = without_launchers(given) if order.worker else job_environment(order.size, 0, given)
-    job = Job(
+    job = _AgentJob(
         order.size, order.tag, order.grace, (), order.first, order.count, control=0, name=order.worker, host=order.host
     )
-
-    def judge(first: Ended, culprit: Ended) -> None:
-        with contextlib.suppress(BrokenPipeError):  # the launcher has been killed
-            os.write(1, FAILED + json.dumps([asdict(first), asdict(culprit)]).encode() + b"\n")
-
-    if not order.worker:
-        job.judge = judge
-
-    def obey(numbers: bytes) -> None:
-        if not numbers:
-            job.end_at_once()
-        for number in numbers.split():
-            job.take_signal(int(number))
-
-    job.obey = obey
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    with guardian() as watch, job.signals():
-        try:
-            code = job.start(order.command, common | order.variables, watch)
-        finally:
-            job.kill_all()
+    code = job.run(order.command, common | order.variables)
     if code == 0 and order.count < order.size:
         os.write(1, DONE)
         while os.read(0, 4096):

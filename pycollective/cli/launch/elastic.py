@@ -8,22 +8,21 @@ its worker.
 from __future__ import annotations
 
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from pycollective import settings
+from pycollective.cli.launch.agent import LaunchOrder
+from pycollective.cli.launch.host_variables import describe, refuse_differences
 from pycollective.cli.launch.job import given_environment, log
-from pycollective.cli.launch.order import LaunchOrder
 from pycollective.cli.launch.output import Pipe, Screen
 from pycollective.cli.launch.remote_agent import START_SECONDS, RemoteAgent, forwarded_variables
 from pycollective.cli.launch.signals import ENDING
 from pycollective.comm.bootstrap.launchers import ELASTIC_DRIVER
-from pycollective.comm.bootstrap.sockets.interfaces import addresses_of, describe_host
+from pycollective.comm.bootstrap.sockets.interfaces import addresses_of
 from pycollective.comm.bootstrap.token import parse_token
 from pycollective.elastic import Discovery, Driver, Limits, Task
 from pycollective.errors import BootstrapError
@@ -87,7 +86,7 @@ class _AgentWorkers:
 
     def __init__(self, order: LaunchOrder, shell: Sequence[str], interface: str) -> None:
         self._order, self._shell, self._interface = order, shell, interface
-        self._about = describe_host() | {"host": "of the launcher"}
+        self._about = describe(0, 0) | {"host": "of the launcher"}
         self._screen = Screen()
 
     def start(self, host: str, slot: int, environment: Mapping[str, str]) -> _AgentHandle:
@@ -101,9 +100,7 @@ class _AgentWorkers:
         Raises:
             BootstrapError: the host cannot reach this one, or has another version of the package.
         """
-        for what, mine in (("version", version("pycollective")), ("byteorder", sys.byteorder)):
-            if about[what] != mine:
-                raise BootstrapError(f"it has pycollective's {what} {about[what]}, the launcher's host {mine}")
+        refuse_differences([self._about, about])
         return self.driver.listen(addresses_of([self._about, about], self._interface)[0])
 
 
@@ -136,7 +133,7 @@ class _AgentHandle:
             if self._output is not None:
                 self._output.settle(time.monotonic())
         except BootstrapError as error:
-            log(f"host {self._order.host}: {error}")
+            log(str(error))
             self._kill()
         if code is None and time.monotonic() > self._deadline:
             if self._output is None:
@@ -159,11 +156,9 @@ class _AgentHandle:
             self._kill()
 
     def _hear(self) -> None:
-        about = self._agent.receive()
-        if about is None:
+        if not self._agent.hear():
             return
-        where = self._driver_for(about | {"host": self._order.host})
-        variables = self._order.variables | {ELASTIC_DRIVER: where}
+        variables = self._order.variables | {ELASTIC_DRIVER: self._driver_for(self._agent.about)}
         self._agent.send(replace(self._order, variables=variables).encode())
         self._output, self._deadline = self._agent.pipe(self._screen), float("inf")
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
@@ -58,14 +58,13 @@ class Rank:
 
 @dataclass
 class Job:
-    """The ranks of a job on this host.
+    """The ranks of a job on this host. `run` does it all.
 
     Attributes:
-        size: of the whole job. tag, grace, cores: as for run.run.
+        size: of the whole job. tag, grace, cores: as for one_host.run.
         count: how many of the ranks run here, from the rank `first` on; None: all.
         name: of the only process, if it is a worker that gets its rank later. host: for messages.
-        judge: gets the first rank that failed and the one that led to it, at the end of the job.
-        control: a descriptor whose bytes are passed to `obey`, b"" at its end.
+        control: a descriptor whose bytes are passed to `obey`.
     """
 
     size: int
@@ -75,10 +74,8 @@ class Job:
     first: int = 0
     count: int | None = None
     control: int | None = None
-    obey: Callable[[bytes], None] = lambda _: None
     name: str = ""
     host: str = ""
-    judge: Callable[[Ended, Ended], None] = lambda first, culprit: log(verdict(first, culprit)[1])
     ranks: list[Rank] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
     failed_at: float | None = None
@@ -88,34 +85,65 @@ class Job:
     screens: dict[tuple[int, int], Screen] = field(default_factory=dict)
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
-    def start(self, words: list[str], env: dict[str, str], watch: int) -> int:
+    def judge(self, first: Ended, culprit: Ended) -> None:
+        """At the end, report the first rank that failed and the one that led to it."""
+        log(verdict(first, culprit)[1])
+
+    def obey(self, order: bytes) -> None:
+        """Act on what was read from `control`, b"" at its end."""
+        raise NotImplementedError
+
+    def run(self, words: list[str], env: dict[str, str]) -> int:
         """Start all, wait for all, and return the exit code of the one that led to the end of the job, or 0.
+
+        However the job ends, no process of its groups survives it. Meanwhile the launcher's signals are forwarded.
 
         Args:
             words: program and arguments; a first word ending in `.py` is run by this Python.
-            env: of all. watch: the guardian's descriptor.
+            env: of all.
         """
         if words[0].endswith(".py"):
             words = [sys.executable, *words]
+        with guardian() as watch, self._signals():
+            try:
+                return self._wait() if self._start(words, env, watch) else 127
+            finally:
+                self._signal_all(signal.SIGKILL)
+                for rank in self.ranks:
+                    rank.process.wait()
+                self.selector.close()
+
+    def _start(self, words: list[str], env: dict[str, str], watch: int) -> bool:
+        """Start all; `watch`: the guardian's descriptor. False, after a report, if that is not possible."""
         if self.control is not None:
             self.selector.register(self.control, selectors.EVENT_READ, _CONTROL)
         descriptors.raise_limit()
-        for local in range(self.size if self.count is None else self.count):
-            rank = self.first + local
-            try:
-                with _affinity(self.cores[local : local + 1]):
-                    self._spawn(rank, words, env if self.name else env | rank_environment(rank, local))
-            except OSError as error:
-                why: object = error.strerror
-                if descriptors.are_used_up(error):
-                    why = descriptors.refusal("launcher", "it needs up to four for each rank", error)
-                log(f"cannot start {words[0]!r}: {why}")
-                return 127
-            os.write(watch, b"%d\n" % self.ranks[-1].process.pid)
+        usable = os.sched_getaffinity(0)
+        try:
+            for local in range(self.size if self.count is None else self.count):
+                rank = self.first + local
+                if self.cores:
+                    os.sched_setaffinity(0, {self.cores[local]})  # which the rank inherits
+                self._spawn(rank, words, env if self.name else env | rank_environment(rank, local))
+                os.write(watch, b"%d\n" % self.ranks[-1].process.pid)
+        except OSError as error:
+            why: object = error.strerror
+            if descriptors.are_used_up(error):
+                why = descriptors.refusal("launcher", "it needs up to four for each rank", error)
+            log(f"cannot start {words[0]!r}: {why}")
+            return False
+        finally:
+            if self.cores:
+                os.sched_setaffinity(0, usable)
+        return True
+
+    def _wait(self) -> int:
         while any(r.code is None for r in self.ranks):
             self._turn()
         # The ranks have exited; a stray process that still holds a pipe must not delay the job.
-        self._drain(time.monotonic() + 1.0)
+        deadline = time.monotonic() + 1.0
+        while time.monotonic() < deadline and self._pipes():
+            self._events(deadline - time.monotonic())
         found = first_and_culprit(self.ended)
         if found is None:
             return 0
@@ -196,10 +224,6 @@ class Job:
         for pipe in self._pipes():
             pipe.settle(now)
 
-    def _drain(self, deadline: float) -> None:
-        while time.monotonic() < deadline and self._pipes():
-            self._events(deadline - time.monotonic())
-
     def _ended(self, rank: Rank, code: int) -> None:
         rank.code = code
         host = f" of host {self.host}" if self.host else ""
@@ -269,15 +293,8 @@ class Job:
             if rank.code is None:
                 rank.signal(number)
 
-    def kill_all(self) -> None:
-        """However the job ends, no process of its groups survives it."""
-        self._signal_all(signal.SIGKILL)
-        for rank in self.ranks:
-            rank.process.wait()
-        self.selector.close()
-
     @contextlib.contextmanager
-    def signals(self) -> Iterator[None]:
+    def _signals(self) -> Iterator[None]:
         """Forward the launcher's signals while the job runs."""
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
@@ -293,19 +310,6 @@ class Job:
         finally:
             os.close(reader)
             os.close(writer)
-
-
-@contextlib.contextmanager
-def _affinity(cores: Sequence[int]) -> Iterator[None]:
-    """Processes started meanwhile are bound to these cores; empty: as this process is."""
-    before = os.sched_getaffinity(0)
-    if cores:
-        os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        if cores:
-            os.sched_setaffinity(0, before)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import secrets
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 
-from pycollective.cli.launch.job import Job, given_environment, guardian, log
+from pycollective.cli.launch.job import Job, given_environment, log
 from pycollective.comm.bootstrap.sockets.loopback import loopback
 from pycollective.comm.host.cores import in_binding_order, ranges, usable_cores
 
@@ -95,16 +95,12 @@ def run(
     ranks; a second one kills them. 127 means that the command could not be started.
     """
     given = given_environment(env)
-    job = Job(size, tag, grace, cores)
     address = loopback()
-    with guardian() as watch, job.signals(), held_port(address) as port:
+    with held_port(address) as port:
         common = job_environment(size, port, given, address)
         if "OMP_NUM_THREADS" in common.keys() - given.keys():
             log(f"OMP_NUM_THREADS=1 for each of {size} ranks; set it yourself for another number of threads")
-        try:
-            return job.start([*command], common, watch)
-        finally:
-            job.kill_all()
+        return Job(size, tag, grace, cores).run([*command], common)
 
 
 def cores_for(size: int) -> list[int]:

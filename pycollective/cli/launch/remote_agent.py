@@ -41,10 +41,12 @@ class RemoteAgent:
         BootstrapError: the remote shell cannot be started.
 
     Attributes:
-        output: a nonblocking descriptor, to be read by `receive`, then through `pipe`.
+        about: the description of its host (host_variables.describe), with its name as `host`; empty: not yet reported.
+        output: a nonblocking descriptor, to be read by `hear`, then through `pipe`.
     """
 
     def __init__(self, shell: Sequence[str], host: str) -> None:
+        self.host, self.about = host, dict[str, Any]()
         words = _words(shell, host)
         self.tried = shlex.join(words)
         """The command that starts it, for messages."""
@@ -59,10 +61,8 @@ class RemoteAgent:
         os.set_blocking(self.output.fileno(), False)
         self._heard = b""
 
-    def receive(self) -> dict[str, Any] | None:
-        """The description of its host (host_variables.describe), once it has reported; None: not yet.
-
-        Lines before it are a remote shell's, and are dropped.
+    def hear(self) -> bool:
+        """Return whether it has reported, which sets `about`. Lines before that are a remote shell's, and are dropped.
 
         Raises:
             BootstrapError: it has ended before.
@@ -70,16 +70,16 @@ class RemoteAgent:
         try:
             data = os.read(self.output.fileno(), _CHUNK)
         except BlockingIOError:
-            return None
+            return False
         if not data:
             self._require_running()
         self._heard += data
         while b"\n" in self._heard:
             line, _, self._heard = self._heard.partition(b"\n")
             if line.startswith(READY):
-                about: dict[str, Any] = json.loads(line[len(READY) :])
-                return about
-        return None
+                self.about = json.loads(line[len(READY) :]) | {"host": self.host}
+                return True
+        return False
 
     def pipe(self, screen: Screen) -> OutputPipe:
         """What copies its ranks' output from now on; the agent has reported."""
@@ -117,7 +117,8 @@ class RemoteAgent:
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self.process.wait(_END_SECONDS)
             need = "it could not log in" if code == 255 else "it needs this Python and pycollective at the same path"
-            raise BootstrapError(f"the agent ended with code {code} before it reported: {need} (tried: {self.tried})")
+            why = f"the agent ended with code {code} before it reported: {need} (tried: {self.tried})"
+            raise BootstrapError(f"host {self.host}: {why}")
 
 
 @dataclass

@@ -13,15 +13,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from pycollective.cli.launch import signals
+from pycollective.cli.launch.agent import LaunchOrder
 from pycollective.cli.launch.culprit import Ended, first_and_culprit, verdict
 from pycollective.cli.launch.host_variables import host_variables, new_token, refuse_differences
 from pycollective.cli.launch.hosts import Host
 from pycollective.cli.launch.job import CULPRIT_ENDS, KILL_AFTER, TOGETHER, given_environment, log
-from pycollective.cli.launch.order import LaunchOrder
 from pycollective.cli.launch.output import Screen
 from pycollective.cli.launch.remote_agent import START_SECONDS, OutputPipe, RemoteAgent, forwarded_variables
 from pycollective.comm.bootstrap.sockets.interfaces import addresses_of
@@ -37,7 +36,6 @@ class _Member:
 
     host: Host
     agent: RemoteAgent
-    about: dict[str, Any] = field(default_factory=dict)
     has_order: bool = False
     code: int | None = None
 
@@ -102,9 +100,9 @@ class _Hosts:
         for host in self._hosts:
             member = _Member(host, RemoteAgent(self._shell, host.name))
             self._members.append(member)
-            self._selector.register(member.agent.output, selectors.EVENT_READ, member)
+            self._selector.register(member.agent.output, selectors.EVENT_READ, member.agent)
         deadline = time.monotonic() + START_SECONDS
-        while silent := [member for member in self._members if not member.about]:
+        while silent := [member for member in self._members if not member.agent.about]:
             ready = self._selector.select(min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
             if self._stopping is not None:
                 raise BootstrapError("interrupted before the ranks were started")
@@ -113,22 +111,13 @@ class _Hosts:
                 tried = silent[0].agent.tried
                 raise BootstrapError(f"no answer from {names} within {START_SECONDS:.0f} s (tried: {tried})")
             for key, _ in ready:
-                self._hear(key.data)
-        refuse_differences([member.about for member in self._members])
-
-    def _hear(self, member: _Member) -> None:
-        name = member.host.name
-        try:
-            about = None if member.about else member.agent.receive()
-        except BootstrapError as error:
-            raise BootstrapError(f"host {name}: {error}") from None
-        if about is not None:
-            member.about = about | {"host": name}
-            self._selector.unregister(member.agent.output)
+                if key.data.hear():
+                    self._selector.unregister(key.fileobj)
+        refuse_differences([member.agent.about for member in self._members])
 
     def send_orders(self, words: list[str], tag: bool, grace: float, names: Sequence[str]) -> None:
         """Choose addresses, and send each agent what its ranks are."""
-        about = [member.about for member in self._members]
+        about = [member.agent.about for member in self._members]
         size = sum(host.count for host in self._hosts)
         forwarded = forwarded_variables(self._env, names)
         token = self._env.get("PYCOLLECTIVE_TOKEN") or new_token()
