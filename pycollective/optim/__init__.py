@@ -24,15 +24,12 @@ The arrays are NumPy's or those of any library that follows the Python array API
 
 from pycollective.optim import schedules
 from pycollective.optim.checkpoint import load_checkpoint, save_checkpoint
-from pycollective.optim.gossip.consensus import consensus_distance
-from pycollective.optim.gossip.gossip_sgd import GossipSGD
-from pycollective.optim.large_batch.batches import growing_batches
-from pycollective.optim.large_batch.gradient_noise import GradientNoise
-from pycollective.optim.large_batch.noise_scale import NoiseScale
+from pycollective.optim.gossip import GossipSGD, consensus_distance
+from pycollective.optim.noise import GradientNoise, NoiseScale
 from pycollective.optim.objects import broadcast_object
 from pycollective.optim.optimizer import DistributedOptimizer
 from pycollective.optim.parameter_server import ParameterServer
-from pycollective.optim.partition import partition, sample_rows
+from pycollective.optim.partition import growing_batches, partition, sample_rows
 from pycollective.optim.rules import lamb, larc, lars, novograd
 from pycollective.optim.sgd import DistributedSGD
 

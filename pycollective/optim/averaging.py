@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pycollective import checks
 from pycollective.comm.world import given_or_world
-from pycollective.optim.arrays.containers import Arrays, contained, copy_into, named, namespace
-from pycollective.optim.arrays.fusion import Fused
+from pycollective.optim.arrays import Arrays, contained, copy_into, named, namespace
+from pycollective.optim.fusion import Fused
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator

@@ -14,8 +14,7 @@ from pycollective import checks
 from pycollective.comm.arguments import arrays
 from pycollective.comm.objects import on_root
 from pycollective.comm.private_file import create, require_replaceable
-from pycollective.optim.arrays.containers import check_fit, copy_into, named, namespace
-from pycollective.optim.arrays.devices import like, to_host
+from pycollective.optim.arrays import check_fit, copy_into, like, named, namespace, to_host
 from pycollective.optim.averaging import Averaging
 
 FORMAT = 2

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pycollective import checks
-from pycollective.optim.arrays.containers import Arrays, namespace
+from pycollective.optim.arrays import Arrays, namespace
 from pycollective.optim.averaging import Averaging
 from pycollective.optim.objects import broadcast_object
 from pycollective.optim.rules import Rule, apply, complete

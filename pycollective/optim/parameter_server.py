@@ -11,8 +11,8 @@ import numpy as np
 
 from pycollective import checks, settings
 from pycollective.comm.world import given_or_world
-from pycollective.optim.arrays.containers import Arrays, copy_into, named, namespace
-from pycollective.optim.arrays.fusion import Fused
+from pycollective.optim.arrays import Arrays, copy_into, named, namespace
+from pycollective.optim.fusion import Fused
 from pycollective.optim.parameter_service import DONE, FINISH, PULL, PUSH, Failed, Service, failure, serve
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pycollective.errors import Error, PeerLostError, TimeoutError
-from pycollective.optim.arrays.containers import namespace
+from pycollective.optim.arrays import namespace
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator

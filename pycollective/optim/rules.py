@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pycollective import checks
-from pycollective.optim.arrays.containers import namespace
+from pycollective.optim.arrays import namespace
 
 Rule = Callable[..., Any]
 

@@ -12,10 +12,9 @@ from pycollective.comm.communicator import Communicator
 from pycollective.hvd.basics import engine_of
 from pycollective.hvd.handles import internal_errors
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
-from pycollective.optim.arrays.containers import copy_into
-from pycollective.optim.arrays.fusion import Fused
-from pycollective.optim.gossip.gossip_sgd import ORDERS
-from pycollective.optim.gossip.mixing import Mixing
+from pycollective.optim.arrays import copy_into
+from pycollective.optim.fusion import Fused
+from pycollective.optim.gossip import ORDERS, Mixing
 from pycollective.schedule.mixing import Graph
 from pycollective.torch.hvd.gradient_reducer import GradientReducer
 from pycollective.torch.hvd.gradients import changes, weak_hook

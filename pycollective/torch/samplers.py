@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from pycollective import checks
-from pycollective.optim.large_batch.batches import growing_batches
-from pycollective.optim.partition import sample_rows
+from pycollective.optim.partition import growing_batches, sample_rows
 from pycollective.optim.schedules import GrowingBatch
 from pycollective.torch.mpi_ops import rank as this_rank
 from pycollective.torch.mpi_ops import size

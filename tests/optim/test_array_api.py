@@ -9,7 +9,7 @@ from calls import on_each_rank
 
 import pycollective as pc
 from pycollective.optim import DistributedSGD, load_checkpoint, save_checkpoint
-from pycollective.optim.arrays.containers import namespace
+from pycollective.optim.arrays import namespace
 
 SHAPES = {"w": (40, 30), "b": (30,), "none": (0, 2), "scalar": ()}
 DTYPES = {"w": "float32", "b": "float64", "none": "float64", "scalar": "float32"}

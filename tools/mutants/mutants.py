@@ -254,7 +254,7 @@ MUTANTS = (
         OPTIM,
     ),
     Mutant(
-        "gradients are summed", "pycollective/optim/arrays/fusion.py", 'op="avg", topology=topology',
+        "gradients are summed", "pycollective/optim/fusion.py", 'op="avg", topology=topology',
         'op="sum", topology=topology', OPTIM,
     ),
     Mutant(

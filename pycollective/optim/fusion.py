@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pycollective import checks
-from pycollective.optim.arrays.containers import copy_into, namespace
-from pycollective.optim.arrays.devices import element_and_device
+from pycollective.optim.arrays import copy_into, element_and_device, namespace
 from pycollective.optim.objects import require_same
 
 if TYPE_CHECKING:

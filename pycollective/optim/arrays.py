@@ -1,4 +1,4 @@
-"""Arrays by name: of NumPy, or of any library that follows the Python array API standard."""
+"""The arrays that optimizers work on: by name, of any library that follows the array API standard, also on GPUs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from pycollective import checks
-from pycollective.comm.arguments.arrays import on_device
+from pycollective.comm.arguments.arrays import numpy_dtype, on_device, readable
 
 Arrays = Mapping[str, Any] | Sequence[Any]
 """A dict of arrays by name, or a list; in a list their names are "0", "1", ..."""
@@ -90,3 +92,59 @@ def copy_into(target: Mapping[str, Any], source: Mapping[str, Any]) -> None:
     for name, array in target.items():
         if source[name] is not array:
             array[...] = source[name]
+
+
+def element_and_device(array: Any, what: str) -> tuple[str, int | None]:
+    """The name of the element type, and the number of the GPU; None for CPU memory.
+
+    Raises:
+        TypeError: not an array, or an element type that no collective takes.
+        ValueError: on a GPU, and not C-contiguous.
+    """
+    if not on_device(array):
+        return str(readable(array, what).dtype), None
+    found = _view(array, what)
+    return found.dtype, found.device
+
+
+def to_host(array: Any, what: str) -> np.ndarray[Any, Any]:
+    """The content of a GPU array, after the work in its library's current stream.
+
+    Raises:
+        TypeError, ValueError: see `element_and_device`.
+    """
+    from pycollective.comm.cuda.runtime import load
+
+    found = _view(array, what)
+    host = np.empty(found.shape, numpy_dtype(found.dtype))
+    if host.size:
+        device_array = load().DeviceArray(found.owner, found.address, found.shape, found.dtype, found.device)
+        device_array.copy_to_host(host.reshape(-1).view(np.uint8), _stream(array))
+    return host
+
+
+def like(values: np.ndarray[Any, Any], array: Any) -> Any:
+    """NumPy's `values`, of any shape and dtype, as an array of the library and device of `array`."""
+    xp = namespace(array)
+    if not on_device(array):
+        return values if xp is namespace(values) else xp.from_dlpack(values)
+    from pycollective.comm.cuda.arrays import allocate
+
+    made = allocate(values.shape, str(values.dtype), _view(array, "an array").device)
+    if values.size:
+        made.copy_from_host(np.ascontiguousarray(values).reshape(-1).view(np.uint8), _stream(array))
+    return xp.from_dlpack(made)
+
+
+def _view(array: Any, what: str) -> Any:
+    from pycollective.comm.cuda import arrays as device_arrays  # only where there are GPU arrays
+    from pycollective.comm.cuda.runtime import load
+
+    load()  # raises if there is no GPU path
+    return device_arrays.view(array, _stream(array), what)
+
+
+def _stream(array: Any) -> int:
+    from pycollective.comm.cuda.arrays import stream_of
+
+    return stream_of(None, array)

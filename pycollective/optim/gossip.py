@@ -1,12 +1,17 @@
-"""GossipSGD: decentralised parallel SGD, in which ranks average parameters with neighbours only."""
+"""Decentralised SGD: ranks average parameters with their neighbours instead of summing gradients over all ranks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pycollective import checks
-from pycollective.optim.arrays.containers import Arrays, check_fit, contained, copy_into, named, zeros
-from pycollective.optim.gossip.mixing import Mixing
+from pycollective.comm.arguments.arrays import numpy_dtype, on_device, readable
+from pycollective.comm.world import given_or_world
+from pycollective.optim.arrays import Arrays, check_fit, contained, copy_into, named, to_host, zeros
+from pycollective.optim.objects import require_same
 from pycollective.optim.sgd import DistributedSGD
 
 if TYPE_CHECKING:
@@ -135,3 +140,82 @@ class GossipSGD(DistributedSGD):
         steps = checks.integer(steps, "steps", 0)
         super()._set(lr, momentum, weight_decay, nesterov)
         self.steps = steps
+
+
+class Mixing:
+    """Mixes arrays in the steps of an optimizer, after a check of the graph's columns.
+
+    Attributes:
+        comm: of the participating ranks.
+        graph: the weights.
+    """
+
+    def __init__(self, comm: Communicator, graph: Graph) -> None:
+        """
+        Raises:
+            TypeError: graph is not a function.
+        """
+        self.comm, self.graph = comm, checks.function(graph, "graph", "a function of (rank, size, step)")
+
+    def start(self, x: Any, out: Any, step: int) -> Callable[[], None]:
+        """Collective: start to store the weighted sum of the ranks' x in out, which may be x.
+
+        Returns:
+            a function that waits for it.
+        """
+        return self.comm.imix(x, self.graph, step, out).wait
+
+    def check(self, step: int) -> None:
+        """Check that every rank is read with weights that sum to 1; equal on all ranks, without communication.
+
+        Otherwise mixing would move the mean over the ranks towards ranks that are read with more weight than others.
+
+        Raises:
+            TypeError, ValueError: as comm.mix, for any rank's weights; or a column of the matrix has another sum.
+        """
+        from pycollective.comm.arguments.graphs import evaluate
+        from pycollective.schedule.mixing import TOLERANCE
+
+        for column, total in enumerate(evaluate(self.graph, self.comm.size, step).column_sums):
+            if abs(total - 1) > TOLERANCE:
+                raise ValueError(
+                    f"column {column} of the graph sums to {total:.6g} in step {step}: the weights with which ranks "
+                    f"read rank {column} must sum to 1, or the mean over the ranks changes"
+                )
+
+
+def consensus_distance(comm: Communicator | None, params: Arrays) -> float:
+    """Collective: the root mean square distance of the ranks' parameters to their mean.
+
+    With x_r the vector of all parameters of rank r and m the mean of the n vectors:
+
+        sqrt(1/n * sum over r of |x_r - m|^2)
+
+    computed in float64. Kong et al., "Consensus control for decentralized deep learning" (ICML 2021), equation 4.
+
+    Args:
+        comm: of the ranks; None: that of `pycollective.init`.
+        params: a dict or list of floating-point arrays in CPU or GPU memory, of the same shapes on all ranks.
+
+    Returns:
+        the distance, the same on all ranks; 0 if all parameters are equal.
+
+    Raises:
+        TypeError: not arrays. MismatchError: names or shapes differ between ranks.
+    """
+    comm = given_or_world(comm)
+    values = {name: _wide(name, array) for name, array in named(params).items()}
+    require_same("\n".join(f"{name!r} of shape {x.shape}" for name, x in values.items()), comm)
+    flat = np.concatenate([np.zeros(0), *(x.ravel() for x in values.values())])
+    distance = flat - comm.allreduce(flat, op="avg")
+    squares = comm.allreduce(np.array([float(distance @ distance)]), op="avg")
+    return float(np.sqrt(squares[0]))
+
+
+def _wide(name: str, array: object) -> np.ndarray:
+    detached = array.detach() if hasattr(array, "detach") else array  # of torch, which exports no trained parameter
+    found = to_host(detached, repr(name)) if on_device(detached) else readable(detached, repr(name))
+    if "float" not in str(found.dtype):
+        raise TypeError(f"{name!r} has dtype {found.dtype}; parameters are floating-point arrays")
+    host = found if isinstance(found, np.ndarray) else found.array(numpy_dtype(found.dtype))
+    return host.astype(np.float64)

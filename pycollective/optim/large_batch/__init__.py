@@ -1,1 +1,0 @@
-"""Large batches: batches that grow, and the noise of gradients, measured and added."""
