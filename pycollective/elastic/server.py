@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import selectors
 import socket
 import time
@@ -11,14 +12,7 @@ from dataclasses import dataclass, field
 
 from pycollective.comm.bootstrap import elastic_messages as messages
 from pycollective.comm.bootstrap.elastic import detect_loss
-from pycollective.comm.bootstrap.sockets.authentication import (
-    ACCEPTED,
-    DUPLICATE,
-    UNEXPECTED,
-    AcceptingEnd,
-    Claim,
-    digest,
-)
+from pycollective.comm.bootstrap.sockets.authentication import ACCEPTED, DUPLICATE, UNEXPECTED, AcceptingEnd, digest
 from pycollective.comm.bootstrap.sockets.frames import Reader, frame
 from pycollective.comm.bootstrap.sockets.lobby import Lobby
 from pycollective.comm.bootstrap.tcp import listen
@@ -58,7 +52,7 @@ class Server:
         self._purpose = digest(token, messages.PURPOSE)
         self._selector = selectors.DefaultSelector()
         self._ports: dict[str, int] = {}
-        self._lobbies: list[Lobby[tuple[Claim, AcceptingEnd]]] = []
+        self._lobbies: list[Lobby[AcceptingEnd]] = []
         self._peers: dict[int, _Peer] = {}
 
     def listen(self, address: str) -> str:
@@ -70,7 +64,7 @@ class Server:
         if address not in self._ports:
             listener = listen(address)
             self._ports[address] = listener.getsockname()[1]
-            lobby = Lobby(listener, lambda peer: _Newcomer(peer, self._token, self._purpose))
+            lobby: Lobby[AcceptingEnd] = Lobby(listener, functools.partial(AcceptingEnd, self._token))
             self._lobbies.append(lobby)
             self._selector.register(lobby, selectors.EVENT_READ, lobby)
         where = f"[{address}]" if ":" in address else address
@@ -88,8 +82,8 @@ class Server:
             except OSError:  # no descriptor is left; a worker may end
                 time.sleep(0.01)
                 continue
-            for peer, (claim, end) in known:
-                self._admit(peer, claim, end)
+            for peer, end in known:
+                self._admit(peer, end)
         return events
 
     def send(self, worker: int, kind: int, payload: bytes = b"") -> None:
@@ -114,18 +108,22 @@ class Server:
             lobby.close()
         self._selector.close()
 
-    def _admit(self, peer: socket.socket, claim: Claim, end: AcceptingEnd) -> None:
-        verdict = UNEXPECTED if not self._expects(claim.rank) else DUPLICATE if claim.rank in self._peers else ACCEPTED
+    def _admit(self, peer: socket.socket, end: AcceptingEnd) -> None:
+        number = end.claim.rank
+        verdict = UNEXPECTED if not self._expects(number) else DUPLICATE if number in self._peers else ACCEPTED
         try:
+            if end.claim.purpose != self._purpose:
+                raise OSError("a rank of the job, not a worker that asks for the driver")
             end.send_verdict(peer, verdict)
             if verdict != ACCEPTED:
-                raise OSError
+                raise OSError("a worker that is not expected")
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             detect_loss(peer)
         except OSError:
             peer.close()
             return
-        self._peers[claim.rank] = _Peer(claim.rank, peer)
-        self._selector.register(peer, selectors.EVENT_READ, self._peers[claim.rank])
+        self._peers[number] = _Peer(number, peer)
+        self._selector.register(peer, selectors.EVENT_READ, self._peers[number])
 
     def _exchange(self, peer: _Peer, ready: int) -> list[Event]:
         if self._peers.get(peer.number) is not peer:
@@ -146,19 +144,3 @@ class Server:
             del peer.unsent[: peer.socket.send(peer.unsent)]
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.unsent else 0)
         self._selector.modify(peer.socket, wanted, peer)
-
-
-class _Newcomer:
-    """See lobby.Newcomer."""
-
-    def __init__(self, peer: socket.socket, token: bytes, purpose: bytes) -> None:
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._purpose, self._end = purpose, AcceptingEnd(token)
-        self._end.send_challenge(peer)
-
-    def advance(self, peer: socket.socket) -> tuple[Claim, AcceptingEnd] | None:
-        """The claim of one that knows the token, and what sends the verdict."""
-        claim = self._end.read_claim(peer)
-        if claim is not None and claim.purpose != self._purpose:
-            raise ValueError("a rank of the job, not a worker that asks for the driver")
-        return None if claim is None else (claim, self._end)

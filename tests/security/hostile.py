@@ -119,7 +119,7 @@ class Attack:
         """What somebody who knows the token has sent in another connection."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            AcceptingEnd(self.token).send_challenge(theirs)
+            AcceptingEnd(self.token, theirs)
             ours.setblocking(False)
             DiallingEnd(self.token, Claim(1, 0, 0, digest(self.token, b"world"))).advance(ours)
             return theirs.recv(4096)

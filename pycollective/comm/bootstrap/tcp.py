@@ -132,17 +132,15 @@ class _Authenticated:
     def __init__(self, peer: socket.socket, token: bytes, purpose: bytes) -> None:
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._purpose, self._end = purpose, AcceptingEnd(token)
+        self._purpose, self._end = purpose, AcceptingEnd(token, peer)
         self._introduction: Introduction | None = None
-        self._end.send_challenge(peer)
 
     def advance(self, peer: socket.socket) -> Hello | None:
         """See lobby.Newcomer."""
         if self._introduction is None:
-            claim = self._end.read_claim(peer)
-            if claim is None:
+            if self._end.advance(peer) is None:
                 return None
-            if claim.purpose != self._purpose:
+            if self._end.claim.purpose != self._purpose:
                 raise ValueError("a rank of another job, or of another attempt")
             self._end.send_verdict(peer, ACCEPTED)
             self._introduction = Introduction()

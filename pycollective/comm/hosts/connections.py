@@ -32,23 +32,6 @@ _LOOK_SECONDS = 0.1  # another thread may have accepted a connection meant for t
 _SHOWN = 4  # unreachable peers listed in an error
 
 
-class _Caller(AcceptingEnd):
-    """A connection that has been accepted: a lobby.Newcomer, which a verdict is sent to later."""
-
-    def __init__(self, token: bytes, peer: socket.socket) -> None:
-        super().__init__(token)
-        self.claim = Claim(0, 0, 0, b"")
-        self.send_challenge(peer)
-
-    def advance(self, peer: socket.socket) -> _Caller | None:
-        """Itself, once it has proved that it knows the token."""
-        claim = self.read_claim(peer)
-        if claim is None:
-            return None
-        self.claim = claim
-        return self
-
-
 class Listener:
     """The socket to which ranks of other hosts connect: one per process, for all its communicators.
 
@@ -65,11 +48,11 @@ class Listener:
     def __init__(self, address: str, token: bytes, host: str) -> None:
         self.token = token
         self._lock = threading.Lock()
-        self._kept: dict[socket.socket, _Caller] = {}  # in the order of arrival
+        self._kept: dict[socket.socket, AcceptingEnd] = {}  # in the order of arrival
         listener = listen(address)
         self.address: tuple[str, int] = listener.getsockname()[:2]
         self.endpoint = Endpoint(host, *self.address)
-        self._lobby: Lobby[_Caller] = Lobby(listener, functools.partial(_Caller, token))
+        self._lobby: Lobby[AcceptingEnd] = Lobby(listener, functools.partial(AcceptingEnd, token))
 
     def fileno(self) -> int:
         """Readable if `serve` has something to do."""
@@ -85,7 +68,7 @@ class Listener:
                     oldest.close()
                 self._kept[peer] = caller
 
-    def take(self, purpose: bytes) -> list[tuple[socket.socket, _Caller]]:
+    def take(self, purpose: bytes) -> list[tuple[socket.socket, AcceptingEnd]]:
         """The connections claimed for a purpose (its `digest`) that have not been taken yet; without a verdict."""
         with self._lock:
             found = [(peer, caller) for peer, caller in self._kept.items() if caller.claim.purpose == purpose]
@@ -250,7 +233,7 @@ class Meeting:
             else:
                 peer.close()
 
-    def _judge(self, peer: socket.socket, caller: _Caller, verdict: int) -> bool:
+    def _judge(self, peer: socket.socket, caller: AcceptingEnd, verdict: int) -> bool:
         try:
             caller.send_verdict(peer, verdict)
         except OSError:  # it has closed; if its process lives, it dials again

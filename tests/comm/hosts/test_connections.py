@@ -193,11 +193,10 @@ CLAIM = Claim(1, 0, 0, digest(TOKEN, b"world"))
 
 def test_a_listener_without_the_token_learns_nothing_and_is_refused(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = ends
-    impostor, dialling = AcceptingEnd(bytes(16)), DiallingEnd(TOKEN, CLAIM)
-    impostor.send_challenge(theirs)
+    impostor, dialling = AcceptingEnd(bytes(16), theirs), DiallingEnd(TOKEN, CLAIM)
     assert not dialling.advance(ours)
     with pytest.raises(AuthenticationError, match="another token"):
-        impostor.read_claim(theirs)
+        impostor.advance(theirs)
     impostor.send_verdict(theirs, 0)
     with pytest.raises(AuthenticationError, match="has another token"):
         dialling.advance(ours)
@@ -205,15 +204,15 @@ def test_a_listener_without_the_token_learns_nothing_and_is_refused(ends: tuple[
 
 def test_a_recorded_answer_cannot_be_used_again(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = ends
-    first, again = AcceptingEnd(TOKEN), AcceptingEnd(TOKEN)
-    first.send_challenge(theirs)
+    first = AcceptingEnd(TOKEN, theirs)
     DiallingEnd(TOKEN, CLAIM).advance(ours)
     recorded = theirs.recv(4096, socket.MSG_PEEK)
-    assert first.read_claim(theirs) == CLAIM
-    again.send_challenge(theirs)
+    assert first.advance(theirs) is first
+    assert first.claim == CLAIM
+    again = AcceptingEnd(TOKEN, theirs)
     ours.sendall(recorded)
     with pytest.raises(AuthenticationError):
-        again.read_claim(theirs)
+        again.advance(theirs)
 
 
 @examples(150)
@@ -224,15 +223,15 @@ def test_any_changed_byte_is_noticed(at: int, flip: int, verdict: bool) -> None:
     with ours, theirs:
         ours.setblocking(False)
         theirs.setblocking(False)
-        dialling, accepting = DiallingEnd(TOKEN, Claim(7, 3, 1, bytes(32))), AcceptingEnd(TOKEN)
-        accepting.send_challenge(theirs)
+        dialling, accepting = DiallingEnd(TOKEN, Claim(7, 3, 1, bytes(32))), AcceptingEnd(TOKEN, theirs)
         assert not dialling.advance(ours)
         if not verdict:
             change(theirs, ours, at, flip)
             with pytest.raises(AuthenticationError):
-                accepting.read_claim(theirs)
+                accepting.advance(theirs)
             return
-        assert accepting.read_claim(theirs) == Claim(7, 3, 1, bytes(32))
+        assert accepting.advance(theirs) is accepting
+        assert accepting.claim == Claim(7, 3, 1, bytes(32))
         accepting.send_verdict(theirs, 0)
         change(ours, theirs, at, flip)
         with pytest.raises(AuthenticationError):

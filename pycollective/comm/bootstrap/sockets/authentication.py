@@ -79,15 +79,21 @@ class _Exchange:
 
 
 class AcceptingEnd(_Exchange):
-    """The end that has accepted a connection: `send_challenge`, `read_claim` until it is there, `send_verdict`."""
+    """The end that has accepted a connection: a lobby.Newcomer, which is later sent a verdict.
 
-    def send_challenge(self, peer: socket.socket) -> None:
-        """Send the challenge; called once, first."""
+    Attributes:
+        claim: the peer's, once `advance` has returned this.
+    """
+
+    claim: Claim
+
+    def __init__(self, token: bytes, peer: socket.socket) -> None:
+        super().__init__(token)
         self._transcript = _MAGIC + secrets.token_bytes(_NONCE)
         _send(peer, self._transcript)
 
-    def read_claim(self, peer: socket.socket) -> Claim | None:
-        """The claim of a peer that knows the token; None: not all of it has arrived.
+    def advance(self, peer: socket.socket) -> AcceptingEnd | None:
+        """Itself, once the peer has proved that it knows the token.
 
         Raises:
             AuthenticationError: the peer does not know the token. OSError, EOFError: the connection has ended.
@@ -99,7 +105,8 @@ class AcceptingEnd(_Exchange):
         if not hmac.compare_digest(proof, _mac(self._token, _DIALLED, self._transcript + text)):
             raise AuthenticationError("another token")
         self._transcript += answer
-        return Claim(*_CLAIM.unpack_from(text, _NONCE))
+        self.claim = Claim(*_CLAIM.unpack_from(text, _NONCE))
+        return self
 
     def send_verdict(self, peer: socket.socket, verdict: int) -> None:
         """Send the verdict, once, after the claim was read: ACCEPTED, DUPLICATE or UNEXPECTED."""
