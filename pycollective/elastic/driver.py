@@ -16,16 +16,14 @@ from collections.abc import Callable
 from pycollective.comm.bootstrap import elastic_messages as messages
 from pycollective.comm.bootstrap.sockets.loopback import loopback
 from pycollective.comm.bootstrap.token import TOKEN_BYTES
-from pycollective.elastic.crew import KILL_AFTER, Crew
 from pycollective.elastic.discovery import Discovery, Watch
-from pycollective.elastic.formation import Formation
+from pycollective.elastic.formation import Formation, Outcome
 from pycollective.elastic.generations import Generations
 from pycollective.elastic.host_list import HostList
 from pycollective.elastic.limits import Limits
-from pycollective.elastic.outcome import Outcome
 from pycollective.elastic.server import GONE, Event, Server
 from pycollective.elastic.task import Task
-from pycollective.elastic.workers import Worker, Workers
+from pycollective.elastic.workers import KILL_AFTER, Crew, Worker, Workers
 from pycollective.errors import CommunicatorError
 
 _TURN = 0.05  # seconds

@@ -5,19 +5,41 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from pycollective.elastic.crew import KILL_AFTER, Crew
 from pycollective.elastic.generations import ADDED, REMOVED, Generations
-from pycollective.elastic.host_list import HostList
+from pycollective.elastic.host_list import HostList, by_rank, choose, place
 from pycollective.elastic.limits import Limits
-from pycollective.elastic.outcome import Outcome
-from pycollective.elastic.placement import by_rank, choose, place
 from pycollective.elastic.task import Task
-from pycollective.elastic.workers import Worker
+from pycollective.elastic.workers import KILL_AFTER, Crew, Worker
 from pycollective.errors import BootstrapError
 
 _LEAVE_SECONDS = 30.0
 """How long a worker that is not needed any more may take to ask for its next rank."""
+
+
+@dataclass
+class Outcome:
+    """How the job ends: the exit code and the reason; the first one counts.
+
+    Attributes:
+        code: None while the job runs.
+        failure: why it has failed, one sentence.
+        failed: the first exit code of this generation that is not 0; 0: none.
+    """
+
+    code: int | None = None
+    failure: str = ""
+    failed: int = 0
+
+    def end(self, code: int, failure: str = "") -> None:
+        """The job ends, unless it has already."""
+        if self.code is None:
+            self.code, self.failure = code, failure
+
+    def fail(self, reason: str) -> None:
+        """The job fails, with the exit code of a worker if one has failed."""
+        self.end(self.failed or 1, reason)
 
 
 class Formation:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 
+from pycollective import settings
+from pycollective.comm.bootstrap import elastic
 from pycollective.comm.bootstrap import elastic_messages as messages
 
 
@@ -40,3 +43,18 @@ class Task:
         else:  # the result is complete
             self.results[rank] = bytes(self._parts.pop(rank, b""))
             yield messages.RESULT, b""
+
+
+def run_task(make: Callable[[bytes], bytes]) -> None:
+    """In a worker: fetch the task from its driver, call `make` with it, and hand in what that returns.
+
+    Raises:
+        BootstrapError: the driver cannot be reached. RuntimeError: the job has ended. What `make` raises.
+    """
+    seconds = float(settings.read("PYCOLLECTIVE_INIT_TIMEOUT"))
+    driver = elastic.connect(os.environ, seconds)
+    result = make(driver.fetch_task())
+    if elastic.newest() is None:  # the call has not asked for a rank
+        elastic.join(os.environ, seconds)
+    driver.hand_in(result)
+    driver.leave()

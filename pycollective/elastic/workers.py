@@ -1,13 +1,22 @@
-"""The workers of an elastic job: how they are started, and what the driver knows of each."""
+"""The worker processes of an elastic job: started, polled, dismissed and ended; and what the driver knows of each."""
 
 from __future__ import annotations
 
+import itertools
+import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pycollective.comm.bootstrap.elastic_messages import Ask
+from pycollective.comm.bootstrap import elastic_messages as messages
+from pycollective.comm.bootstrap.elastic import WORKER
+from pycollective.comm.bootstrap.launchers import ELASTIC_DRIVER
+from pycollective.elastic.server import Server
+
+KILL_AFTER = 5.0
+"""Seconds between asking a worker to end and killing it."""
+_POLL = 0.02
 
 
 class WorkerHandle(Protocol):
@@ -56,7 +65,7 @@ class Worker:
     slot: int
     handle: WorkerHandle
     started: float = field(default_factory=time.monotonic)
-    ask: Ask | None = None
+    ask: messages.Ask | None = None
     asked: bool = False
     rank: int = -1
     synced: bool = False
@@ -66,3 +75,74 @@ class Worker:
     def __str__(self) -> str:
         rank = f"rank {self.rank}, " if self.rank >= 0 else ""
         return f"worker {self.number} ({rank}host {self.host})"
+
+
+class Crew:
+    """The workers that have not ended.
+
+    Args:
+        workers: starts them.
+        address: where they reach the server. token: of the job.
+    """
+
+    def __init__(self, workers: Workers, server: Server, address: str, token: bytes) -> None:
+        self._workers, self._server, self._address, self._token = workers, server, address, token
+        self._numbers = itertools.count()
+        self.alive: dict[int, Worker] = {}
+
+    def staying(self) -> list[Worker]:
+        """Those that were not dismissed."""
+        return [worker for worker in self.alive.values() if not worker.leaves]
+
+    def start(self, host: str) -> None:
+        """Start a worker in the lowest free slot of a host. Raises the errors of Workers.start."""
+        taken = {worker.slot for worker in self.alive.values() if worker.host == host}
+        slot = next(slot for slot in itertools.count() if slot not in taken)
+        number = next(self._numbers)
+        handle = self._workers.start(host, slot, self._environment(number, host, slot))
+        self.alive[number] = Worker(number, host, slot, handle)
+
+    def poll(self) -> list[tuple[Worker, int]]:
+        """Those that have ended since the last call, with their exit codes. Kills those whose time is over."""
+        now, ended = time.monotonic(), []
+        for worker in [*self.alive.values()]:
+            code = worker.handle.poll()
+            if code is not None:
+                del self.alive[worker.number]
+                ended.append((worker, code))
+            elif worker.kill_at is not None and now >= worker.kill_at:
+                worker.kill_at = now + KILL_AFTER
+                worker.handle.signal(signal.SIGKILL)
+        for worker, _ in ended:
+            self._server.drop(worker.number)
+        return ended
+
+    def dismiss(self, worker: Worker, seconds: float = KILL_AFTER) -> None:
+        """It is not needed any more: it ends when it asks for a rank, or is killed after so many seconds."""
+        worker.leaves = True
+        worker.kill_at = worker.kill_at or time.monotonic() + seconds
+        if worker.ask is not None:
+            self._server.send(worker.number, messages.LEAVE)
+        elif not worker.asked:
+            worker.handle.signal(signal.SIGTERM)
+
+    def end_all(self, number: int, hurry: Callable[[], bool]) -> None:
+        """Send a signal to all, wait until they have ended, and kill them KILL_AFTER seconds later or on `hurry`."""
+        for sent, enough in ((number, hurry), (signal.SIGKILL, lambda: False)):
+            for worker in self.alive.values():
+                worker.handle.signal(sent)
+            deadline = time.monotonic() + KILL_AFTER
+            while self.alive and time.monotonic() < deadline and not enough():
+                self.poll()
+                time.sleep(_POLL)
+
+    def _environment(self, number: int, host: str, slot: int) -> dict[str, str]:
+        return {
+            ELASTIC_DRIVER: self._server.listen(self._address),
+            WORKER: str(number),
+            "PYCOLLECTIVE_TOKEN": self._token.hex(),
+            "HOROVOD_ELASTIC": "1",
+            "HOROVOD_HOSTNAME": host,
+            "HOROVOD_LOCAL_RANK": str(slot),
+            "LOCAL_RANK": str(slot),
+        }

@@ -13,7 +13,7 @@ from multiprocessing import spawn
 from pathlib import Path
 
 from pycollective import horovod
-from pycollective.elastic.worker_task import run_task
+from pycollective.elastic.task import run_task
 from pycollective.horovod.launching import pickler
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from elastic.threads import Job, Worker
 from pycollective.comm.bootstrap.elastic_messages import Generation
-from pycollective.elastic import FixedHosts, Limits, crew, discovery
+from pycollective.elastic import FixedHosts, Limits, discovery, workers
 from pycollective.errors import BootstrapError
 
 Place = tuple[str, int]
@@ -19,7 +19,7 @@ Place = tuple[str, int]
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discovery, "EVERY", 0.02)
-    monkeypatch.setattr(crew, "KILL_AFTER", 0.3)
+    monkeypatch.setattr(workers, "KILL_AFTER", 0.3)
 
 
 class Log:

@@ -12,8 +12,7 @@ from processes import alive
 from speed import until
 
 from pycollective.elastic import DiscoveryError, Limits, ScriptDiscovery, discovery
-from pycollective.elastic.host_list import HostList
-from pycollective.elastic.placement import by_rank, choose, place
+from pycollective.elastic.host_list import HostList, by_rank, choose, place
 from pycollective.elastic.workers import Worker
 
 HANDLE: Any = None
