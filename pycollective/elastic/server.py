@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pycollective.comm.bootstrap import elastic_messages as messages
 from pycollective.comm.bootstrap.elastic import detect_loss
 from pycollective.comm.bootstrap.sockets.authentication import ACCEPTED, DUPLICATE, UNEXPECTED, AcceptingEnd, digest
+from pycollective.comm.bootstrap.sockets.dialling import Endpoint
 from pycollective.comm.bootstrap.sockets.frames import Reader, frame
 from pycollective.comm.bootstrap.sockets.lobby import Lobby
 from pycollective.comm.bootstrap.tcp import listen
@@ -67,8 +68,7 @@ class Server:
             lobby: Lobby[AcceptingEnd] = Lobby(listener, functools.partial(AcceptingEnd, self._token))
             self._lobbies.append(lobby)
             self._selector.register(lobby, selectors.EVENT_READ, lobby)
-        where = f"[{address}]" if ":" in address else address
-        return f"{where}:{self._ports[address]}"
+        return str(Endpoint("", address, self._ports[address]))
 
     def serve(self, pause: float) -> list[Event]:
         """Wait for at most so many seconds; what the workers have sent."""

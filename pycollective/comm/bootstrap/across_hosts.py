@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from pycollective import settings
+from pycollective.comm.bootstrap.launchers import SETTERS
 from pycollective.comm.bootstrap.stores import HorovodStore, StoreExchange, TorchStore, meet_through, token_from
 from pycollective.comm.bootstrap.tcp import TcpBootstrap, meet_at
 from pycollective.comm.bootstrap.token import parse_token
@@ -32,7 +33,7 @@ def own(env: Mapping[str, str], rank: int, size: int, timeout: float) -> TcpBoot
         host, port = "", 0
     if not host or not port:
         raise BootstrapError(f"PYCOLLECTIVE_RENDEZVOUS={name!r} is not tcp://ADDRESS:PORT/JOB")
-    token, meet = _required_token(env, "`pycollective run`"), meet_at(rank, host, port)
+    token, meet = _required_token(env, "pycollective"), meet_at(rank, host, port)
     return TcpBootstrap(rank, size, kind="pycollective", job=name, token=token, meet=meet, timeout=timeout)
 
 
@@ -46,7 +47,7 @@ def torchrun(env: Mapping[str, str], rank: int, size: int, timeout: float, job: 
 
 def horovod(env: Mapping[str, str], rank: int, size: int, timeout: float) -> TcpBootstrap:
     """Horovod's launchers: addresses through their server; the token is the user's."""
-    token = _required_token(env, "Horovod's launcher")
+    token = _required_token(env, "horovod")
     store = HorovodStore(env)
     exchange = StoreExchange(store, rank, size, "horovod", _fresh("start"), timeout)
     meet = meet_through(exchange, env)
@@ -55,7 +56,7 @@ def horovod(env: Mapping[str, str], rank: int, size: int, timeout: float) -> Tcp
 
 def slurm(env: Mapping[str, str], rank: int, size: int, timeout: float, job: str) -> TcpBootstrap:
     """srun on several nodes: rank 0 listens on the first of them, at a port made from the job's number."""
-    token = _required_token(env, "srun")
+    token = _required_token(env, "slurm")
     nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "")
     host = first_node(nodes)
     if not host:
@@ -76,11 +77,11 @@ def _fresh(job: str) -> str:
     return f"{job}-{_inits[job]}"
 
 
-def _required_token(env: Mapping[str, str], launcher: str) -> bytes:
+def _required_token(env: Mapping[str, str], kind: str) -> bytes:
     text = settings.read("PYCOLLECTIVE_TOKEN", env)
     if not text:
         raise BootstrapError(
-            f"{launcher} started ranks on several hosts, but PYCOLLECTIVE_TOKEN is not set: without it any host could "
-            "join the job; set it on all hosts to one secret of 32 hexadecimal digits (`openssl rand -hex 16`)"
+            f"{SETTERS[kind]} started ranks on several hosts, but PYCOLLECTIVE_TOKEN is not set: without it any host "
+            "could join the job; set it on all hosts to one secret of 32 hexadecimal digits (`openssl rand -hex 16`)"
         )
     return parse_token(text)

@@ -13,16 +13,7 @@ from collections.abc import Mapping
 
 from pycollective import checks, settings
 from pycollective.comm.bootstrap import places
-from pycollective.comm.bootstrap.launchers import (
-    ACROSS_HOSTS,
-    ELASTIC_DRIVER,
-    HOROVOD_VARIABLES,
-    OWN_VARIABLES,
-    SLURM_VARIABLES,
-    TORCHRUN_VARIABLES,
-    choose,
-    integer,
-)
+from pycollective.comm.bootstrap.launchers import ACROSS_HOSTS, ELASTIC_DRIVER, SETTERS, VARIABLES, choose, integer
 from pycollective.comm.bootstrap.one_host import SocketBootstrap
 from pycollective.comm.bootstrap.protocol import Alone, Bootstrap
 from pycollective.errors import BootstrapError
@@ -73,10 +64,10 @@ def is_elastic(env: Mapping[str, str] | None = None) -> bool:
 
 
 def _own(env: Mapping[str, str], timeout: float) -> Bootstrap:
-    _require(env, OWN_VARIABLES, "`pycollective run`")
-    rank, size = _rank_and_size(env, "PYCOLLECTIVE_RANK", "PYCOLLECTIVE_SIZE")
+    _require(env, "pycollective")
+    rank, size = _rank_and_size(env, "pycollective")
     name = env["PYCOLLECTIVE_RENDEZVOUS"]
-    _take_place(env, OWN_VARIABLES, name, rank)
+    _take_place(env, "pycollective", name, rank)
     if name.startswith(ACROSS_HOSTS):
         from pycollective.comm.bootstrap import across_hosts
 
@@ -85,25 +76,25 @@ def _own(env: Mapping[str, str], timeout: float) -> Bootstrap:
 
 
 def _horovod(env: Mapping[str, str], timeout: float) -> Bootstrap:
-    rank, size = _rank_and_size(env, "HOROVOD_RANK", "HOROVOD_SIZE")
+    rank, size = _rank_and_size(env, "horovod")
     if size > 1:
-        _require(env, HOROVOD_VARIABLES, "Horovod's launcher")
-        _take_place(env, HOROVOD_VARIABLES, "horovod", rank)
+        _require(env, "horovod")
+        _take_place(env, "horovod", "horovod", rank)
     if integer(env, "HOROVOD_LOCAL_SIZE", size) < size:
         from pycollective.comm.bootstrap import across_hosts
 
         return across_hosts.horovod(env, rank, size, timeout)
-    job = "\0".join(env.get(name, "") for name in HOROVOD_VARIABLES[2:])
+    job = "\0".join(env.get(name, "") for name in VARIABLES["horovod"][2:])
     name = f"horovod/{os.getuid()}/{_name_of(job)}"
     return SocketBootstrap(name, rank, size, kind="horovod", timeout=timeout)
 
 
 def _torchrun(env: Mapping[str, str], timeout: float) -> Bootstrap:
-    _require(env, TORCHRUN_VARIABLES, "torchrun")
-    rank, size = _rank_and_size(env, "RANK", "WORLD_SIZE")
+    _require(env, "torchrun")
+    rank, size = _rank_and_size(env, "torchrun")
     names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
     job = _name_of("\0".join(env.get(name, "") for name in names))
-    _take_place(env, TORCHRUN_VARIABLES, job, rank)
+    _take_place(env, "torchrun", job, rank)
     if integer(env, "LOCAL_WORLD_SIZE", size) < size:
         from pycollective.comm.bootstrap import across_hosts
 
@@ -113,10 +104,10 @@ def _torchrun(env: Mapping[str, str], timeout: float) -> Bootstrap:
 
 
 def _slurm(env: Mapping[str, str], timeout: float) -> Bootstrap:
-    _require(env, SLURM_VARIABLES, "srun")
-    rank, size = _rank_and_size(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
-    name = ".".join(env.get(name, "") for name in (*SLURM_VARIABLES[2:], "SLURM_RESTART_COUNT"))
-    _take_place(env, SLURM_VARIABLES, name, rank)
+    _require(env, "slurm")
+    rank, size = _rank_and_size(env, "slurm")
+    name = ".".join(env.get(name, "") for name in (*VARIABLES["slurm"][2:], "SLURM_RESTART_COUNT"))
+    _take_place(env, "slurm", name, rank)
     if integer(env, "SLURM_STEP_NUM_NODES", 1) > 1:
         from pycollective.comm.bootstrap import across_hosts
 
@@ -145,8 +136,8 @@ def _mpi(env: Mapping[str, str], timeout: float) -> Bootstrap:
     return MpiBootstrap(world, timeout)
 
 
-def _take_place(env: Mapping[str, str], names: tuple[str, ...], job: str, rank: int) -> None:
-    variables = {name: env[name] for name in names}
+def _take_place(env: Mapping[str, str], kind: str, job: str, rank: int) -> None:
+    variables = {name: env[name] for name in VARIABLES[kind]}
     places.take("\0".join([job, *variables.values()]), f"rank {rank}", variables)
 
 
@@ -156,14 +147,18 @@ def _name_of(job: str) -> str:
     return hashlib.sha256(job.encode()).hexdigest()[:32]
 
 
-def _require(env: Mapping[str, str], names: tuple[str, ...], setter: str) -> None:
+def _require(env: Mapping[str, str], kind: str) -> None:
+    names = VARIABLES[kind]
     missing = [name for name in names if name not in env]
     if missing:
         found = ", ".join(name for name in names if name in env)
-        raise BootstrapError(f"{found} set, but {', '.join(missing)} not: {setter} sets all of {', '.join(names)}")
+        raise BootstrapError(
+            f"{found} set, but {', '.join(missing)} not: {SETTERS[kind]} sets all of {', '.join(names)}"
+        )
 
 
-def _rank_and_size(env: Mapping[str, str], rank_name: str, size_name: str) -> tuple[int, int]:
+def _rank_and_size(env: Mapping[str, str], kind: str) -> tuple[int, int]:
+    rank_name, size_name, *_ = VARIABLES[kind]
     rank, size = integer(env, rank_name, 0), integer(env, size_name, 1)
     if size < 1 or not 0 <= rank < size:
         raise BootstrapError(f"{rank_name}={rank} and {size_name}={size} do not fit: a rank is 0 <= rank < size")

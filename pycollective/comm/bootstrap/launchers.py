@@ -14,29 +14,25 @@ from typing import Any
 
 from pycollective.errors import BootstrapError
 
-OWN_VARIABLES = ("PYCOLLECTIVE_RANK", "PYCOLLECTIVE_SIZE", "PYCOLLECTIVE_RENDEZVOUS")
-"""Set by `pycollective run` and needed by `init`."""
 ACROSS_HOSTS = "tcp://"
 """A PYCOLLECTIVE_RENDEZVOUS that begins so is `tcp://ADDRESS:PORT/JOB`, where rank 0 is to listen."""
 ELASTIC_DRIVER = "PYCOLLECTIVE_ELASTIC_DRIVER"
 """Set for the workers of an elastic job: where its driver listens. It takes precedence over all others."""
 MPI_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "MPI_LOCALNRANKS")
 """Any of these shows that an mpirun (Open MPI, MPICH, Intel MPI, Slurm) started the process."""
-TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""Set by torchrun and by others that follow torch's `env://` convention."""
-HOROVOD_VARIABLES = (
-    "HOROVOD_RANK",
-    "HOROVOD_SIZE",
-    "HOROVOD_GLOO_RENDEZVOUS_ADDR",
-    "HOROVOD_GLOO_RENDEZVOUS_PORT",
-)
-"""Set by horovodrun and Horovod's Ray and Spark launchers when they run without MPI.
+VARIABLES = {
+    "pycollective": ("PYCOLLECTIVE_RANK", "PYCOLLECTIVE_SIZE", "PYCOLLECTIVE_RENDEZVOUS"),
+    "horovod": ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
+    "torchrun": ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    "slurm": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID", "SLURM_STEP_ID"),
+}
+"""What each launcher sets and `init` needs: rank and size, then what identifies the job.
 
-https://github.com/horovod/horovod/blob/master/horovod/runner/gloo_run.py. Address and port identify the job; the
-server there is asked for addresses if the ranks are on several hosts.
+Horovod's: set by horovodrun and by its Ray and Spark launchers when they run without MPI
+(https://github.com/horovod/horovod/blob/master/horovod/runner/gloo_run.py); the server at this address is asked for
+addresses if the ranks are on several hosts. torchrun's: also set by others that follow torch's `env://` convention.
+Slurm's: set by srun for the tasks of a step, with PMI or without.
 """
-SLURM_VARIABLES = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID", "SLURM_STEP_ID")
-"""Set by Slurm's srun for the tasks of a step, with PMI or without."""
 
 SETTERS = {
     "pycollective": "`pycollective run`",
@@ -91,8 +87,8 @@ def choose(env: Mapping[str, str]) -> str:
 
 def _claims(env: Mapping[str, str]) -> Iterator[_Claim]:
     """The sets that are present, in order of precedence."""
-    if any(name in env for name in OWN_VARIABLES):
-        yield _claim(env, "pycollective", OWN_VARIABLES)
+    if any(name in env for name in VARIABLES["pycollective"]):
+        yield _claim(env, "pycollective")
     horovod = "HOROVOD_RANK" in env and "HOROVOD_SIZE" in env
     # horovodrun in a Slurm job passes its own PMI variables to its ranks, but also sets variables that identify it.
     first = horovod and env.get("HOROVOD_CONTROLLER", "").lower() == "gloo"
@@ -109,18 +105,18 @@ def _claims(env: Mapping[str, str]) -> Iterator[_Claim]:
         yield _horovod(env)
     # RANK alone is too common a name to be conclusive, and MASTER_ADDR is often exported by a site.
     if "RANK" in env and "WORLD_SIZE" in env:
-        yield _claim(env, "torchrun", TORCHRUN_VARIABLES)
+        yield _claim(env, "torchrun")
     if "SLURM_PROCID" in env and env.get("SLURM_STEP_NUM_TASKS", "1") != "1":
-        yield _claim(env, "slurm", SLURM_VARIABLES)
+        yield _claim(env, "slurm")
 
 
-def _claim(env: Mapping[str, str], kind: str, names: tuple[str, ...]) -> _Claim:
-    """`names`: all variables set by the launcher, rank and size first."""
+def _claim(env: Mapping[str, str], kind: str) -> _Claim:
+    names = VARIABLES[kind]
     return _Claim(kind, all(name in env for name in names), _numbers(env, names[:1], names[1:2]))
 
 
 def _horovod(env: Mapping[str, str]) -> _Claim:
-    claim = _claim(env, "horovod", HOROVOD_VARIABLES)
+    claim = _claim(env, "horovod")
     claim.complete |= claim.numbers.get("size") == ("HOROVOD_SIZE", 1)  # no peers
     return claim
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pycollective.comm.bootstrap import mpi_exit
-from pycollective.comm.bootstrap.rendezvous import name_ranks
+from pycollective.comm.bootstrap.rendezvous import ranks_have
 from pycollective.comm.bootstrap.sockets.frames import pack, unpack
 from pycollective.errors import BootstrapError
 
@@ -132,8 +132,7 @@ def _serve(comm: MPI.Comm, members: Sequence[int], data: bytes, deadline: float,
         text, answer = "", _OK + pack([blobs[r] for r in range(size)])
     else:
         missing = [r for r in range(size) if r not in blobs]
-        have = "has" if len(missing) == 1 else "have"
-        text = f"{name_ranks(missing)} of {size} {have} not {action} within the deadline"
+        text = f"{ranks_have(missing, size)} not {action} within the deadline"
         answer = _FAILED + text.encode()
     requests = [comm.Isend([answer, mpi.BYTE], dest=members[r], tag=tag) for r in blobs if r != 0]
     # Testall also makes MPI progress; after the grace period MPI keeps any unread result.

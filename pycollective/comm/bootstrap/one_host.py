@@ -7,6 +7,7 @@ name if another user holds the first.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -57,15 +58,13 @@ class SocketBootstrap(RendezvousBootstrap):
                 peer = dial(address)
                 if peer is None:
                     continue
-                try:
+                with contextlib.ExitStack() as unless_accepted:
+                    unless_accepted.enter_context(peer)
                     if (uid := peer_uid(peer)) != os.geteuid():
                         stranger = f"; the rendezvous socket of this job is held by another user (uid {uid})"
                     elif self._introduce(peer, deadline):
+                        unless_accepted.pop_all()
                         return peer
-                except BaseException:
-                    peer.close()
-                    raise
-                peer.close()
             if time.monotonic() >= deadline:
                 raise BootstrapError(self._missing_text([0]) + stranger)
             self._raise_if_known()

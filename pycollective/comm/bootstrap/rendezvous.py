@@ -62,6 +62,12 @@ def name_ranks(ranks: Sequence[int]) -> str:
     return f"ranks {shown}" + (f", ... ({len(ranks)} of them)" if len(ranks) > 8 else "")
 
 
+def ranks_have(ranks: Sequence[int], size: int = 0) -> str:
+    """`rank 3 has` or `ranks 1, 2, 5 have`; with the number of all ranks `rank 3 of 8 has`."""
+    of = f" of {size}" if size else ""
+    return f"{name_ranks(ranks)}{of} {'has' if len(ranks) == 1 else 'have'}"
+
+
 class RendezvousBootstrap(ABC):
     """Bootstrap over connections of all ranks to rank 0; the constructor returns when all have connected.
 
@@ -220,9 +226,7 @@ class RendezvousBootstrap(ABC):
             trouble = f"a rank uses rendezvous version {hello.version}, rank 0 uses {_VERSION}: mixed installations"
         elif hello.size != self.size:
             trouble = f"rank {rank} was given a size of {hello.size}, rank 0 a size of {self.size}"
-        elif trouble:
-            pass
-        elif not 0 < rank < self.size or rank in self._peers:
+        elif not trouble and (not 0 < rank < self.size or rank in self._peers):
             trouble = f"two processes claim rank {rank}{_origin(peer)}"
         with contextlib.suppress(OSError):  # a newcomer that has closed is detected in the first round
             peer.send(frame(_ERROR, trouble.encode()) if trouble else frame(_WELCOME, b""))
@@ -308,8 +312,7 @@ class RendezvousBootstrap(ABC):
         return message
 
     def _missing_text(self, missing: Sequence[int]) -> str:
-        have = "has" if len(missing) == 1 else "have"
-        text = f"{name_ranks(missing)} of {self.size} {have} not arrived at the rendezvous within the deadline"
+        text = f"{ranks_have(missing, self.size)} not arrived at the rendezvous within the deadline"
         text += "".join(self._silence(rank) for rank in missing[:_SHOWN] if rank in self._peers)
         return text + (f"; {self._hint}" if self._hint else "")
 

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, TypeAlias
 
 from pycollective import settings
-from pycollective.comm.bootstrap.rendezvous import name_ranks
+from pycollective.comm.bootstrap.rendezvous import name_ranks, ranks_have
 from pycollective.comm.bootstrap.sockets.dialling import Endpoint
 from pycollective.comm.bootstrap.sockets.interfaces import choose_address
 from pycollective.comm.bootstrap.tcp import listen
@@ -193,11 +193,8 @@ class StoreExchange:
         return BootstrapError(f"{_here(self.rank)} cannot reach {self._store.where}: {error}")
 
     def _missing_text(self, ranks: Sequence[int]) -> str:
-        have = "has" if len(ranks) == 1 else "have"
-        return (
-            f"{name_ranks(ranks)} of {self.size} {have} not joined {self._group} at {self._store.where} "
-            f"within {self._timeout:g} s"
-        )
+        where, seconds = self._store.where, self._timeout
+        return f"{ranks_have(ranks, self.size)} not joined {self._group} at {where} within {seconds:g} s"
 
     def close(self) -> None:
         """Nothing is open."""

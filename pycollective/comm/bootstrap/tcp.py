@@ -99,21 +99,15 @@ class TcpBootstrap(RendezvousBootstrap):
             except TimeoutError as error:
                 reason = error
                 break
-            if self._introduced(connection, deadline):
-                self._places[0] = there.host
-                self._tried = f"; {here} was connected with rank 0 on host {there.host} at {there}"
-                return connection
+            with contextlib.ExitStack() as unless_accepted:
+                unless_accepted.enter_context(connection)
+                if self._introduce(connection, deadline):
+                    unless_accepted.pop_all()
+                    self._places[0] = there.host
+                    self._tried = f"; {here} was connected with rank 0 on host {there.host} at {there}"
+                    return connection
         hint = f"; {self._hint}" if self._hint else ""
         raise BootstrapError(f"{here} cannot reach rank 0 on host {there.host} at {there}: {reason}{hint}")
-
-    def _introduced(self, connection: socket.socket, deadline: float) -> bool:
-        accepted = False
-        try:
-            accepted = self._introduce(connection, deadline)
-        finally:
-            if not accepted:
-                connection.close()
-        return accepted
 
 
 def purpose_of(token: bytes, job: str) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pycollective.comm.bootstrap.rendezvous import name_ranks
+from pycollective.comm.bootstrap.rendezvous import ranks_have
 from pycollective.comm.bootstrap.sockets.frames import LENGTH_BYTES, pack, unpack
 from pycollective.comm.host.team import HostTeam
 from pycollective.comm.request import CallRequest
@@ -166,8 +166,7 @@ class _Incoming(_Transfer):
 
 
 def _silence(ranks: list[int], seconds: float) -> str:
-    have = "has" if len(ranks) == 1 else "have"
     return (
-        f"{name_ranks(ranks)} {have} not answered for {seconds:g} s: the process is stopped or out of reach, or "
+        f"{ranks_have(ranks)} not answered for {seconds:g} s: the process is stopped or out of reach, or "
         "something in it holds the interpreter"
     )

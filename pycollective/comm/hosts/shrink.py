@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from pycollective import _core
-from pycollective.comm.bootstrap.rendezvous import name_ranks
+from pycollective.comm.bootstrap.rendezvous import ranks_have
 from pycollective.comm.bootstrap.sockets.dialling import Endpoint
 from pycollective.comm.hosts.connections import Listener, Meeting
 from pycollective.comm.hosts.survivors import (
@@ -193,7 +193,7 @@ def why_not(members: Sequence[int], size: int) -> str:
         return ""
     return (
         f"shrink() needs more than half of the {size} ranks, or half with rank 0, so that no two groups continue: only "
-        f"{name_ranks(members)} {'has' if len(members) == 1 else 'have'} called it and can be reached"
+        f"{ranks_have(members)} called it and can be reached"
     )
 
 

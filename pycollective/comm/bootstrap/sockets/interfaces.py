@@ -94,6 +94,12 @@ def _select(wanted: str, host: str, have: Mapping[str, Sequence[Interface]]) -> 
     )
 
 
+def _for_others(have: Mapping[str, Sequence[Interface]]) -> list[str]:
+    """The addresses at which other hosts might reach a host, IPv4 first."""
+    found = (each for of_one in have.values() for each in of_one if not each.is_loopback)
+    return [str(each) for each in sorted(found, key=lambda one: one.version)]
+
+
 def describe_host() -> dict[str, Any]:
     """This host's interfaces and network stack, for `addresses_of` in another process."""
     have = {name: [str(each) for each in of_one] for name, of_one in interfaces().items()}
@@ -114,8 +120,7 @@ def addresses_of(hosts: Sequence[Mapping[str, Any]], wanted: str = "") -> list[s
         return [_select(wanted, str(each["host"]), own) for each, own in zip(hosts, have, strict=True)]
     if len({each["stack"] for each in hosts}) == 1:
         return [hosts[0]["loopback"]] * len(hosts)
-    offers = [[str(each) for of_one in own.values() for each in of_one if not each.is_loopback] for own in have]
-    offers = [sorted(own, key=lambda text: ":" in text) for own in offers]  # IPv4 first
+    offers = [_for_others(own) for own in have]
     found = _shared(offers)
     if not found:
         listed = "; ".join(
@@ -155,8 +160,7 @@ def choose_address(env: Mapping[str, str], bootstrap: Bootstrap) -> str:
         elif met and not ipaddress.ip_address(met).is_loopback:
             mine = [met]
         else:
-            every = (each for of_one in interfaces().values() for each in of_one if not each.is_loopback)
-            mine = [str(each) for each in sorted(every, key=lambda one: one.version)]
+            mine = _for_others(interfaces())
     except BootstrapError as error:
         problem = str(error)
     offer = pack([problem.encode(), b"" if wanted else _network_stack(), *(each.encode() for each in mine)])
