@@ -10,7 +10,7 @@ from pycollective.comm.arguments.rows import Shape
 from pycollective.comm.collectives import Collectives
 from pycollective.comm.cuda.arrays import fill_with_zeros, stream_of
 from pycollective.comm.cuda.runtime import load
-from pycollective.comm.cuda.staged.messages import ReceiveBuffer, host_copy
+from pycollective.comm.cuda.staged import ReceiveBuffer, host_copy
 from pycollective.comm.request import CallRequest, read, set_options
 from pycollective.dtypes import DTYPES
 

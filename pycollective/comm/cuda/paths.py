@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.windows import KINDS, DeviceWindow, give_up, share
-from pycollective.comm.host.segments import Exchange
+from pycollective.comm.host.segments import Exchange, first_problem
 from pycollective.errors import CommunicatorError
 
 HOST = "host"
@@ -89,6 +89,5 @@ def _verify(exchange: Exchange, rank: int, window: DeviceWindow) -> None:
             problem = action()
         except Exception as error:  # any error must be reported to the others
             problem = str(error) or type(error).__name__
-        problems = [text.decode() for text in exchange(problem.encode()) if text]
-        if problems:
-            raise CommunicatorError(f"memory is mapped, but does not carry data: {problems[0]}")
+        if problem := first_problem(exchange, problem):
+            raise CommunicatorError(f"memory is mapped, but does not carry data: {problem}")

@@ -16,7 +16,7 @@ from pycollective.comm.cuda.paths import HOST
 from pycollective.comm.cuda.planner import Planned
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.signature import uses_nccl
-from pycollective.comm.cuda.staged.calls import StagedCalls
+from pycollective.comm.cuda.staged import StagedCalls
 from pycollective.comm.cuda.team import DeviceTeam
 from pycollective.comm.cuda.virtual import VirtualTeam
 from pycollective.comm.host.team import HostTeam, part_bytes

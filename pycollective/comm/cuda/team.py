@@ -194,9 +194,8 @@ class DeviceTeam:
             host.fail(MismatchError(f"{text}: keep the arrays of comm.empty on all ranks while one uses them"), peer)
         elif kind == "timeout":
             made = [ledger.calls(r) for r in range(host.group.size)]
-            if (
-                min(made) < made[rank]
-            ):  # the rank with the fewest calls is the cause, even if the kernel waited for another
+            # The rank with the fewest calls is the cause, even if the kernel waited for another.
+            if min(made) < made[rank]:
                 peer = made.index(min(made))
             host.fail(TimeoutError(f"rank {rank} has waited on its GPU for rank {peer} until the deadline"), peer)
         team.abort()

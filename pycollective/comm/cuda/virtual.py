@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pycollective import _core, settings
@@ -113,6 +114,7 @@ def _placement(request: CallRequest) -> int:
     return _core.placement(request.collective, for_core(request.x), for_core(request.out), True, True)
 
 
+@dataclass
 class _Meeting:
     """Collects the calls of a world's threads; the last one to arrive launches.
 
@@ -121,13 +123,11 @@ class _Meeting:
         outcome: the exception of the latest one, kept until all ranks have arrived for the next.
     """
 
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.changed = threading.Condition()
-        self.round = 0
-        self.requests: dict[int, CallRequest] = {}
-        self.outcome: Exception | None = None
-        self.world: VirtualWorld | None = None
+    round: int = 0
+    requests: dict[int, CallRequest] = field(default_factory=dict)
+    outcome: Exception | None = None
+    world: VirtualWorld | None = None
+    changed: threading.Condition = field(default_factory=threading.Condition)
 
 
 _meetings: dict[bytes, _Meeting] = {}
@@ -147,7 +147,7 @@ class VirtualTeam:
         self._rank, self._size, self._host = host.group.rank, host.group.size, host
         key = b""
         if self._rank == 0:
-            made = _Meeting(self._size)
+            made = _Meeting()
             key = str(id(made)).encode()
             _meetings[key] = made
         key = host.exchange(key)[0]

@@ -62,10 +62,15 @@ def share_segment(
                 segment = _core.Segment.attach(tokens[members[0]].decode(), nbytes)
         except (OSError, ValueError) as error:
             problem = str(error)
-        problems = [text.decode() for text in exchange(problem.encode()) if text]
+        problem = first_problem(exchange, problem)
         if segment is not None:
             segment.seal()
-        if not problems:
+        if not problem:
             return segment
-        reasons.append(f"{kind}: {problems[0]}")
+        reasons.append(f"{kind}: {problem}")
     raise CommunicatorError("no shared memory between the ranks; " + "; ".join(reasons))
+
+
+def first_problem(exchange: Exchange, problem: str) -> str:
+    """Collective: the first of all ranks' problems, by rank; empty if no rank has one."""
+    return next((text.decode() for text in exchange(problem.encode()) if text), "")

@@ -16,7 +16,7 @@ from pycollective.comm.cuda.planner import Planned
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.signature import UNSCALED, Signature, sign
 from pycollective.comm.cuda.watch import watch
-from pycollective.comm.host.segments import Exchange
+from pycollective.comm.host.segments import Exchange, first_problem
 from pycollective.comm.host.team import HostTeam
 from pycollective.comm.request import CallRequest
 from pycollective.errors import CommunicatorError, Error, PeerLostError, TimeoutError
@@ -44,26 +44,25 @@ class NcclRail:
         self._flying: deque[tuple[Any, float, str]] = deque()
         self._comm: Any = None
         self._ones: Any = None
-        received = [json.loads(text) for text in exchange(json.dumps(self._introduce(rank, device)).encode())]
-        problem = _first_problem(received)
+        received = [json.loads(text) for text in exchange(json.dumps(self._introduce()).encode())]
+        problem = _obstacle(received)
         if not problem:
             try:
                 self._connect(received, most_blocks)
             except CommunicatorError as error:
                 problem = f"rank {rank}: {error}"
-        problems = [text.decode() for text in exchange(problem.encode()) if text]
-        if problems:
+        if problem := first_problem(exchange, problem):
             self.abort()
-            raise CommunicatorError(f"no NCCL communicator: {problems[0]}")
+            raise CommunicatorError(f"no NCCL communicator: {problem}")
 
-    def _introduce(self, rank: int, device: int) -> dict[str, Any]:
+    def _introduce(self) -> dict[str, Any]:
         """What the other ranks need to know about this one."""
         info: dict[str, Any] = {"problem": "", "version": 0, "id": "", "gpu": ""}
         try:
             self.library: Library = library()
             info["version"] = self.library.version
-            info["gpu"] = node_key().hex() + load().properties(device)["uuid"]
-            info["id"] = self.library.handle.unique_id().hex() if rank == 0 else ""
+            info["gpu"] = node_key().hex() + load().properties(self.device)["uuid"]
+            info["id"] = self.library.handle.unique_id().hex() if self.rank == 0 else ""
         except (CommunicatorError, ImportError) as error:
             info["problem"] = str(error)
         return info
@@ -160,7 +159,7 @@ class NcclRail:
         self._flying.clear()
 
 
-def _first_problem(received: Sequence[dict[str, Any]]) -> str:
+def _obstacle(received: Sequence[dict[str, Any]]) -> str:
     """What prevents the ranks from connecting; the same on all of them."""
     for rank, info in enumerate(received):
         if info["problem"]:

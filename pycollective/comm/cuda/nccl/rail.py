@@ -15,13 +15,14 @@ from typing import Any
 
 from pycollective import _core, settings
 from pycollective.comm.arguments.rows import split_rows
-from pycollective.comm.cuda.arrays import ITEMSIZE, View, allocate
+from pycollective.comm.cuda.arrays import ITEMSIZE, View, allocate, order_streams
 from pycollective.comm.cuda.nccl.communicators import NcclRail, NcclTeam
 from pycollective.comm.cuda.paths import HOST, Path
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.signature import UNSCALED, Signature, sign
-from pycollective.comm.cuda.staged.calls import StagedCalls
+from pycollective.comm.cuda.staged import StagedCalls
 from pycollective.comm.cuda.team import DeviceTeam
+from pycollective.comm.host.segments import first_problem
 from pycollective.comm.host.team import HostTeam
 from pycollective.comm.request import CallRequest
 from pycollective.dtypes import DTYPES
@@ -91,12 +92,11 @@ class RailTeam:
             problem = within.path.reason if within.path.kind == HOST else ""
         except CommunicatorError as error:
             problem = str(error)
-        problems = [text.decode() for text in host.exchange(problem.encode()) if text]
-        if problems:
+        if problem := first_problem(host.exchange, problem):
             if within is not None:
                 within.close()
             node.close()
-            return f"NCCL runs alone, since within a host arrays would go through host memory: {problems[0]}"
+            return f"NCCL runs alone, since within a host arrays would go through host memory: {problem}"
         assert within is not None
         column = nodes.cross_ranks()
 
@@ -214,9 +214,7 @@ class _TiledAllreduce:
         """NCCL's part, in the second stream; returns the event recorded after it."""
         cuda, s = load(), sign(request)
         share = self._share(s.dtype, count, number)
-        ready = cuda.Event(self._device)
-        ready.record(request.stream)
-        ready.hold_back(self._side.address)
+        order_streams(cuda, self._device, request.stream, self._side.address)
         if share.count:
             part = replace(s, count=share.count, scale=UNSCALED, max_channels=0)
             self._across.run(part, share.address, share.address, self._side.address, _core.timeout_of(request.timeout))

@@ -2,7 +2,8 @@
 
 The CPU executes the call. Its steps work on tiles in pinned memory: while some are copied from the GPU and others to
 it, those between them are reduced and sent. The host waits until the call's last message has been received; the last
-copies to the GPU may then still be in progress, and later work in the call's stream waits for them.
+copies to the GPU may then still be in progress, and later work in the call's stream waits for them. Messages are copied
+whole.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from pycollective import _core
+from pycollective.comm.arguments.arrays import numpy_dtype
+from pycollective.comm.cuda import arrays
 from pycollective.comm.cuda.arrays import View
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.signature import for_core
@@ -95,3 +98,55 @@ class StagedCalls:
 def _for_executor(array: View | None) -> Any:
     described = for_core(array)
     return None if described is None else _core.HostBuffer.on_device(*described)
+
+
+def host_copy(x: Any) -> np.ndarray[Any, Any]:
+    """A host copy of a device array, for a message."""
+    stream = arrays.stream_of(None, x)
+    return arrays.to_host(arrays.view(x, stream, "x"), stream)
+
+
+class ReceiveBuffer:
+    """The host memory that receives a message for a device array.
+
+    Args:
+        out: the device array.
+
+    Attributes:
+        copy: the memory.
+
+    Raises:
+        ValueError: out is read-only or not contiguous.
+    """
+
+    def __init__(self, out: Any) -> None:
+        self._stream = arrays.stream_of(None, out)
+        self._into = arrays.view(out, self._stream, "out")
+        if not self._into.writable:
+            raise ValueError("out is read-only")
+        self.copy = np.empty(self._into.count, numpy_dtype(self._into.dtype))
+        self._work: Any = None
+        self._copied = False
+
+    def behind(self, work: Any) -> ReceiveBuffer:
+        """This object, as the work of a nonblocking message."""
+        self._work = work
+        return self
+
+    def finish(self) -> None:
+        """Copy the message into the device array."""
+        if not self._copied:
+            arrays.to_device(self.copy, self._into, self._stream)
+            self._copied = True
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Block until the message is in the device array."""
+        self._work.wait(timeout)
+        self.finish()
+
+    def test(self) -> bool:
+        """Return whether the message is in the device array."""
+        if not self._work.test():
+            return False
+        self.wait()
+        return True
