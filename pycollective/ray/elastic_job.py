@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import ray
@@ -18,7 +19,7 @@ from pycollective.elastic import Driver, Limits
 from pycollective.ray.calls import LOOK_EVERY, Callbacks, Log, reports_a_loss
 from pycollective.ray.resources import RayHostDiscovery, Resources
 from pycollective.ray.settings import MiniSettings
-from pycollective.ray.worker import BaseHorovodWorker
+from pycollective.ray.worker import BaseHorovodWorker, Executable, FunctionCall
 
 _log = logging.getLogger(__name__)
 _KILLED = 128 + signal.SIGKILL
@@ -57,21 +58,15 @@ class ElasticJob:
         self._discovery = own if override_discovery else settings.discovery
         self._prepared: tuple[Any, dict[str, str]] | None = None
 
-    def start(
-        self,
-        executable_cls: Callable[..., Any] | None,
-        executable_args: Sequence[Any],
-        executable_kwargs: Mapping[str, Any],
-        extra_env_vars: Mapping[str, Any],
-    ) -> None:
+    def start(self, executable: Executable, extra_env_vars: Mapping[str, Any]) -> None:
         """Keep what the workers will need; they are started by `run`."""
         variables = {name: str(value) for name, value in extra_env_vars.items()}
         for name in self._settings.nics or ():
             variables.setdefault("PYCOLLECTIVE_INTERFACE", name)
         variables.setdefault("PYCOLLECTIVE_INIT_TIMEOUT", f"{self._settings.timeout_s:g}")
-        self._prepared = ray.put((executable_cls, executable_args, executable_kwargs)), variables
+        self._prepared = ray.put(executable), variables
 
-    def run_remote(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    def run_remote(self, task: FunctionCall) -> list[Any]:
         """Not for elastic jobs."""
         raise NotImplementedError(
             "run_remote: the workers of an elastic job may be replaced, and their results with them"
@@ -90,7 +85,7 @@ class ElasticJob:
         if self._prepared is None:
             raise RuntimeError("start() has not been called, or shutdown() was")
         with contextlib.closing(Log(callbacks)) as log:
-            workers = _Actors(self._resources, self._prepared, (method, ray.put(argument)), log, self._discover)
+            workers = _Actors(self._resources, *self._prepared, (method, ray.put(argument)), log, self._discover)
             driver = Driver(workers, self._discover, self._limits, address=_own_address(), report=_log.warning)
             try:
                 code = _run(driver, log)
@@ -112,67 +107,65 @@ def _is_consequence(error: Exception) -> tuple[bool, bool]:
     return reports_a_loss(error), isinstance(error, RayActorError)
 
 
+@dataclass
 class _Actors:
     """Starts workers for the driver (elastic.Workers)."""
 
-    def __init__(
-        self,
-        resources: Resources,
-        prepared: tuple[Any, dict[str, str]],
-        task: tuple[str, Any],
-        log: Log,
-        discover: Callable[[], Mapping[str, int]],
-    ) -> None:
-        self._resources, self._task, self._log, self._discover = resources, task, log, discover
-        self._executable, self._variables = prepared
-        self._actor = ray.remote(BaseHorovodWorker)
-        self.started: list[_Worker] = []
+    resources: Resources
+    executable: Any
+    variables: Mapping[str, str]
+    task: tuple[str, Any]
+    log: Log
+    discover: Callable[[], Mapping[str, int]]
+    started: list[_Worker] = field(default_factory=list)
 
     def start(self, host: str, slot: int, environment: Mapping[str, str]) -> _Worker:
         """Start a worker; it is pending until Ray has its resources."""
-        actor = self._actor.options(**self._resources.options(), **_on(host)).remote()
-        variables = {"PYCOLLECTIVE_HOST": host, **self._variables, **environment}
-        if self._resources.use_gpu:  # of all ranks there, so that each may use the device of its local rank
-            gpus = self._discover().get(host, 1) * self._resources.gpu_count
+        actor = ray.remote(BaseHorovodWorker).options(**self.resources.options(), **_on(host)).remote()
+        variables = {"PYCOLLECTIVE_HOST": host, **self.variables, **environment}
+        if self.resources.use_gpu:  # of all ranks there, so that each may use the device of its local rank
+            gpus = self.discover().get(host, 1) * self.resources.gpu_count
             variables.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus))))
         actor.update_env_vars.remote(variables, horovod.is_installed())
-        actor.set_queue.remote(self._log.queue)
-        made = actor.start_executable.remote(self._executable)
-        worker = _Worker(actor, actor.take_part.remote(made, *self._task))
+        actor.set_queue.remote(self.log.queue)
+        made = actor.start_executable.remote(self.executable)
+        worker = _Worker(actor, actor.take_part.remote(made, *self.task))
         self.started.append(worker)
         return worker
 
 
+@dataclass
 class _Worker:
     """An actor that takes part in the job by one call (elastic.WorkerHandle).
 
     Attributes:
+        call: Ray's reference. code: see `poll`.
         value: what the function has returned. error: with which it has ended instead.
     """
 
-    def __init__(self, actor: Any, call: Any) -> None:
-        self._actor, self._call = actor, call
-        self._code: int | None = None
-        self.value: Any = None
-        self.error: Exception | None = None
+    actor: Any
+    call: Any
+    code: int | None = None
+    value: Any = None
+    error: Exception | None = None
 
     def poll(self) -> int | None:
         """0 if the function has returned, 1 if it has raised, 137 if its process has ended, None: it runs."""
-        if self._code is None and ray.wait([self._call], timeout=0)[0]:
+        if self.code is None and ray.wait([self.call], timeout=0)[0]:
             try:
-                needed, self.value = ray.get(self._call)
-                self._code = 0
+                needed, self.value = ray.get(self.call)
+                self.code = 0
             except RayActorError as error:
-                self._code, self.error = _KILLED, error
+                self.code, self.error = _KILLED, error
             except Exception as error:
-                self._code, self.error = 1, error
-            if self._code or not needed:  # its resources are needed; the others stay until their peers have ended too
-                ray.kill(self._actor)
-        return self._code
+                self.code, self.error = 1, error
+            if self.code or not needed:  # its resources are needed; the others stay until their peers have ended too
+                ray.kill(self.actor)
+        return self.code
 
     def signal(self, number: int) -> None:
         """End the process: Ray can only kill it."""
-        ray.kill(self._actor)
+        ray.kill(self.actor)
 
 
 def _run(driver: Driver, log: Log) -> int:

@@ -127,7 +127,8 @@ class RayExecutor:
             RuntimeError: the executor has been started already, or is elastic and an executable was given.
             Any exception of executable_cls.
         """
-        self._job.start(executable_cls, executable_args or (), executable_kwargs or {}, extra_env_vars or {})
+        executable = executable_cls, executable_args or (), executable_kwargs or {}
+        self._job.start(executable, extra_env_vars or {})
 
     def run(
         self,
@@ -161,7 +162,7 @@ class RayExecutor:
         Raises:
             RuntimeError: there are no workers. NotImplementedError: the job is elastic.
         """
-        return self._job.run_remote(fn, tuple(args or ()), dict(kwargs or {}))
+        return self._job.run_remote((fn, tuple(args or ()), dict(kwargs or {})))
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
         """Call fn(executable) on rank 0 only; returns the result.

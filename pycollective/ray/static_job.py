@@ -17,7 +17,7 @@ from pycollective.comm.bootstrap.sockets.interfaces import addresses_of
 from pycollective.ray.calls import Callbacks, CallOutcome, Log, wait_for
 from pycollective.ray.resources import Resources, in_group, reserve
 from pycollective.ray.settings import MiniSettings
-from pycollective.ray.worker import BaseHorovodWorker
+from pycollective.ray.worker import BaseHorovodWorker, Executable, FunctionCall
 
 
 class StaticJob:
@@ -39,13 +39,7 @@ class StaticJob:
         """To be removed; None if it is not ours."""
         self._ended = "start() has not been called"
 
-    def start(
-        self,
-        executable_cls: Callable[..., Any] | None,
-        executable_args: Sequence[Any],
-        executable_kwargs: Mapping[str, Any],
-        extra_env_vars: Mapping[str, Any],
-    ) -> None:
+    def start(self, executable: Executable, extra_env_vars: Mapping[str, Any]) -> None:
         """Start the workers, give them their ranks and make their executables."""
         if self._workers:
             raise RuntimeError("the workers run already: call shutdown() first")
@@ -53,7 +47,7 @@ class StaticJob:
             self._workers = self._place()
             self._rank(extra_env_vars)
             self._ended = ""
-            self.call("start_executable", (executable_cls, executable_args, executable_kwargs), None)
+            self.call("start_executable", executable, None)
         except BaseException:
             self.shutdown()
             raise
@@ -87,18 +81,14 @@ class StaticJob:
         self._hosts = [f"{each['host']} (Ray node {each['node']})" for each in about]
         variables = environments(about, self._settings)
         given = {name: str(value) for name, value in extra.items()}
-        ray.get(
-            [
-                worker.become.remote(rank, len(about), variables[rank] | given, horovod.is_installed())
-                for rank, worker in enumerate(self._workers)
-            ]
-        )
+        provide = horovod.is_installed()
+        ray.get([w.become.remote(r, len(about), variables[r] | given, provide) for r, w in enumerate(self._workers)])
 
-    def run_remote(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    def run_remote(self, task: FunctionCall) -> list[Any]:
         """See RayExecutor."""
         self._require_workers()
-        task = ray.put((fn, args, kwargs))
-        return [worker.call.remote(task) for worker in self._workers]
+        stored = ray.put(task)
+        return [worker.call.remote(stored) for worker in self._workers]
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
         """See RayExecutor."""

@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import ray
 
@@ -15,6 +15,10 @@ from pycollective.cli.launch.host_variables import describe
 from pycollective.cli.launch.one_host import held_port, job_environment
 from pycollective.comm.bootstrap import elastic
 from pycollective.ray import ray_logger
+
+Executable: TypeAlias = tuple[Callable[..., Any] | None, Sequence[Any], Mapping[str, Any]]
+"""A class, or None, and the arguments with which it is called."""
+FunctionCall: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 class BaseHorovodWorker:
@@ -75,8 +79,8 @@ class BaseHorovodWorker:
             del os.environ[name]
         self.update_env_vars(kept, provide_horovod)
 
-    def start_executable(self, made_by: tuple[Callable[..., Any] | None, Sequence[Any], Mapping[str, Any]]) -> None:
-        """Make `executable`: a class, or None, and its arguments."""
+    def start_executable(self, made_by: Executable) -> None:
+        """Make `executable`."""
         executable_cls, args, kwargs = made_by
         if executable_cls is not None:
             self.executable = executable_cls(*args, **kwargs)
@@ -85,7 +89,7 @@ class BaseHorovodWorker:
         """func(executable)."""
         return func(self.executable)
 
-    def call(self, task: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]) -> Any:
+    def call(self, task: FunctionCall) -> Any:
         """A function with its arguments."""
         func, args, kwargs = task
         return func(*args, **kwargs)
