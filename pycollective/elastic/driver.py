@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 
 from pycollective.comm.bootstrap import elastic_messages as messages
-from pycollective.comm.bootstrap.sockets.loopback import loopback
-from pycollective.comm.bootstrap.token import TOKEN_BYTES
+from pycollective.comm.bootstrap.sockets.authentication import TOKEN_BYTES
+from pycollective.comm.bootstrap.sockets.this_host import loopback
 from pycollective.elastic.discovery import Discovery, Watch
 from pycollective.elastic.formation import Formation, Outcome
 from pycollective.elastic.generations import Generations

@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from pycollective.cli.doctor.findings import Finding, publish
 from pycollective.comm.bootstrap.nodes import machine_key
-from pycollective.comm.bootstrap.sockets.host_name import host_name
 from pycollective.comm.bootstrap.sockets.interfaces import interfaces as addresses_by_name
-from pycollective.comm.bootstrap.sockets.loopback import loopback
+from pycollective.comm.bootstrap.sockets.this_host import host_name, loopback
 from pycollective.comm.hosts import ucx
 
 if TYPE_CHECKING:

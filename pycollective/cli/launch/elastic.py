@@ -22,8 +22,8 @@ from pycollective.cli.launch.output import Pipe, Screen
 from pycollective.cli.launch.remote_agent import START_SECONDS, RemoteAgent, forwarded_variables
 from pycollective.cli.launch.signals import ENDING
 from pycollective.comm.bootstrap.launchers import ELASTIC_DRIVER
+from pycollective.comm.bootstrap.sockets.authentication import parse_token
 from pycollective.comm.bootstrap.sockets.interfaces import addresses_of
-from pycollective.comm.bootstrap.token import parse_token
 from pycollective.elastic import Discovery, Driver, Limits, Task
 from pycollective.errors import BootstrapError
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pycollective.comm.bootstrap.launchers import ACROSS_HOSTS
+from pycollective.comm.bootstrap.sockets.authentication import TOKEN_BYTES
 from pycollective.comm.bootstrap.sockets.interfaces import describe_host
-from pycollective.comm.bootstrap.token import TOKEN_BYTES
 from pycollective.errors import BootstrapError
 
 

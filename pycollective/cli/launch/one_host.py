@@ -12,7 +12,7 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 
 from pycollective.cli.launch.job import Job, given_environment, log
-from pycollective.comm.bootstrap.sockets.loopback import loopback
+from pycollective.comm.bootstrap.sockets.this_host import loopback
 from pycollective.comm.host.cores import in_binding_order, ranges, usable_cores
 
 _OTHERS = (

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 from pycollective import settings
 from pycollective.comm.bootstrap.launchers import SETTERS
+from pycollective.comm.bootstrap.sockets.authentication import parse_token
 from pycollective.comm.bootstrap.stores import HorovodStore, StoreExchange, TorchStore, meet_through, token_from
 from pycollective.comm.bootstrap.tcp import TcpBootstrap, meet_at
-from pycollective.comm.bootstrap.token import parse_token
 from pycollective.errors import BootstrapError
 
 _FIRST_PORT, _PORTS = 20000, 10000

@@ -22,11 +22,10 @@ from pycollective.comm.bootstrap import elastic_messages as messages
 from pycollective.comm.bootstrap import places
 from pycollective.comm.bootstrap.elastic_messages import Ask, Generation, Update
 from pycollective.comm.bootstrap.launchers import ELASTIC_DRIVER
-from pycollective.comm.bootstrap.sockets.authentication import Claim, digest
+from pycollective.comm.bootstrap.sockets.authentication import Claim, digest, parse_token
 from pycollective.comm.bootstrap.sockets.dialling import Endpoint, dial
 from pycollective.comm.bootstrap.sockets.frames import Reader, frame, unpack
-from pycollective.comm.bootstrap.sockets.host_name import host_name
-from pycollective.comm.bootstrap.token import parse_token
+from pycollective.comm.bootstrap.sockets.this_host import host_name
 from pycollective.errors import BootstrapError
 
 WORKER = "PYCOLLECTIVE_ELASTIC_WORKER"

@@ -12,9 +12,8 @@ from pycollective import checks
 from pycollective.comm.bootstrap import one_host, tcp
 from pycollective.comm.bootstrap.launchers import ACROSS_HOSTS
 from pycollective.comm.bootstrap.rendezvous import refuse_newcomers, say_that_it_ended
-from pycollective.comm.bootstrap.sockets.authentication import Claim
+from pycollective.comm.bootstrap.sockets.authentication import Claim, parse_token
 from pycollective.comm.bootstrap.sockets.dialling import Endpoint, dial
-from pycollective.comm.bootstrap.token import parse_token
 
 _PAUSE = 0.2  # seconds between looks at whether rank 0 waits
 

@@ -1,11 +1,14 @@
-"""What a rank tells its peers and its launcher about the error that ends its program.
+"""What a rank tells its peers and its launcher about the error that ends its program, and how it then leaves MPI.
 
 The peers are given it when the rank's communicators are closed at exit. `pycollective run` reads it from a pipe.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import faulthandler
+import functools
 import io
 import os
 import stat
@@ -14,13 +17,15 @@ from collections.abc import Callable
 from types import TracebackType
 
 from pycollective import _core
-from pycollective.comm.bootstrap import mpi_exit
 from pycollective.errors import CommunicatorError, PeerLostError, TimeoutError
 
 VARIABLE = "PYCOLLECTIVE_REPORT"
 """The launcher's pipe: its descriptor and inode, since in a child of the rank the number may be another file's."""
 _MOST_BYTES = 500  # of a text: fewer than RankBlock::failure has
 _told = False
+_FINALIZE_SECONDS = 5.0
+"""Allowed for MPI_Finalize after a fault: it waits for ranks that may never come."""
+_broken = False
 
 
 def watch(rank: int) -> None:
@@ -30,7 +35,7 @@ def watch(rank: int) -> None:
     def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         here = os.getpid() == process  # not in a child made by fork
         if here:
-            mpi_exit.note_fault()
+            note_fault()
             blamed = _blamed_by(error, rank)
             if blamed is None:
                 _core.Team.note_failure(_text_of(error))
@@ -101,3 +106,28 @@ def _tell_launcher(blamed: int | None, text: str) -> None:
 
             os.write(int(number), json.dumps({"blamed": blamed, "text": text}).encode() + b"\n")
             _told = True
+
+
+@functools.cache
+def leave_mpi_at_exit() -> None:
+    """Add an exit handler; it runs after those added later, which free the communicators."""
+    atexit.register(_leave_mpi)
+
+
+def note_fault() -> None:
+    """A communicator between hosts was given up, or an error ends this process: others may not be in MPI_Finalize."""
+    global _broken
+    _broken = True
+
+
+def _leave_mpi() -> None:
+    mpi = sys.modules.get("mpi4py.MPI")
+    if not _broken or mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
+        return
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    with open(os.devnull, "w") as nowhere:
+        faulthandler.dump_traceback_later(_FINALIZE_SECONDS, exit=True, file=nowhere)
+        mpi.Finalize()
+        faulthandler.cancel_dump_traceback_later()

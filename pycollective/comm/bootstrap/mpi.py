@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pycollective.comm.bootstrap import mpi_exit
+from pycollective.comm.bootstrap import failure
 from pycollective.comm.bootstrap.rendezvous import ranks_have
 from pycollective.comm.bootstrap.sockets.frames import pack, unpack
 from pycollective.errors import BootstrapError
@@ -55,7 +55,7 @@ class MpiBootstrap:
 
     def __init__(self, world: MPI.Comm, timeout: float, function: str = "init") -> None:
         """`function`: name of the package's function that the ranks call, for the error."""
-        mpi_exit.register()
+        failure.leave_mpi_at_exit()
         self.rank, self.size = world.Get_rank(), world.Get_size()
         self._timeout, self._action = timeout, f"called pycollective.{function}()"
         _star(world, b"", timeout, self._action)  # all ranks have arrived, so the duplication below cannot hang

@@ -19,8 +19,8 @@ from typing import TypeVar
 
 from pycollective.comm.bootstrap.sockets.descriptors import are_used_up, raise_limit, refusal
 from pycollective.comm.bootstrap.sockets.frames import LENGTH_BYTES, Reader, frame, pack, receive, unpack
-from pycollective.comm.bootstrap.sockets.host_name import host_name
 from pycollective.comm.bootstrap.sockets.lobby import Lobby
+from pycollective.comm.bootstrap.sockets.this_host import host_name
 from pycollective.errors import BootstrapError
 
 DEFAULT_TIMEOUT = 120.0

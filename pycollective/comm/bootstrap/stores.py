@@ -16,10 +16,10 @@ from typing import Any, TypeAlias
 
 from pycollective import settings
 from pycollective.comm.bootstrap.rendezvous import name_ranks, ranks_have
+from pycollective.comm.bootstrap.sockets.authentication import TOKEN_BYTES, parse_token
 from pycollective.comm.bootstrap.sockets.dialling import Endpoint
 from pycollective.comm.bootstrap.sockets.interfaces import choose_address
 from pycollective.comm.bootstrap.tcp import listen
-from pycollective.comm.bootstrap.token import TOKEN_BYTES, parse_token
 from pycollective.errors import BootstrapError
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.05  # seconds between questions for a key that is missing

@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from pycollective.comm.bootstrap.rendezvous import DEFAULT_TIMEOUT, Hello, Introduction, RendezvousBootstrap
 from pycollective.comm.bootstrap.sockets.authentication import ACCEPTED, AcceptingEnd, Claim, digest
 from pycollective.comm.bootstrap.sockets.dialling import Endpoint, dial
-from pycollective.comm.bootstrap.sockets.host_name import host_name
 from pycollective.comm.bootstrap.sockets.interfaces import route_to
 from pycollective.comm.bootstrap.sockets.lobby import Lobby
-from pycollective.comm.bootstrap.sockets.loopback import loopback
+from pycollective.comm.bootstrap.sockets.this_host import host_name, loopback
 from pycollective.errors import BootstrapError
 
 _BACKLOG = 1024

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pycollective import settings
 from pycollective.comm.bootstrap.detection import init_timeout
 from pycollective.comm.bootstrap.protocol import Bootstrap
-from pycollective.comm.bootstrap.sockets.host_name import host_name
+from pycollective.comm.bootstrap.sockets.authentication import TOKEN_BYTES, parse_token
 from pycollective.comm.bootstrap.sockets.interfaces import choose_address
-from pycollective.comm.bootstrap.token import job_token
+from pycollective.comm.bootstrap.sockets.this_host import host_name
 from pycollective.comm.hosts.connections import Listener
 
 
@@ -35,3 +38,19 @@ def open_network(bootstrap: Bootstrap) -> Network:
     token = job_token(os.environ, bootstrap)
     address = choose_address(os.environ, bootstrap)
     return Network(Listener(address, token, host_name()), init_timeout())
+
+
+def job_token(env: Mapping[str, str], bootstrap: Bootstrap) -> bytes:
+    """Collective: the secret that all ranks of the job share, TOKEN_BYTES long.
+
+    A bootstrap over TCP has needed it already. Through the others, which are trusted (the sockets of one host, MPI),
+    rank 0 distributes PYCOLLECTIVE_TOKEN or, if that is not set, a random one: mpirun does not pass variables on.
+    """
+    token: bytes | None = getattr(bootstrap, "token", None)
+    if token is not None:
+        return token
+    mine = b""
+    if bootstrap.rank == 0:
+        text = settings.read("PYCOLLECTIVE_TOKEN", env)
+        mine = parse_token(text) if text else secrets.token_bytes(TOKEN_BYTES)
+    return bootstrap.allgather(mine)[0]

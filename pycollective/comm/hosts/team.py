@@ -12,11 +12,11 @@ from importlib.metadata import version
 from typing import Any
 
 from pycollective import _core
-from pycollective.comm.bootstrap import mpi_exit
+from pycollective.comm.bootstrap import failure
 from pycollective.comm.bootstrap.nodes import machine_key
 from pycollective.comm.bootstrap.sockets.descriptors import are_used_up, raise_limit, refusal
 from pycollective.comm.bootstrap.sockets.dialling import Endpoint
-from pycollective.comm.bootstrap.sockets.host_name import host_name
+from pycollective.comm.bootstrap.sockets.this_host import host_name
 from pycollective.comm.explain import Explanation, explain_between_hosts
 from pycollective.comm.group import Group
 from pycollective.comm.host.core_team import (
@@ -148,7 +148,7 @@ class HostsTeam(HostTeam):
 
     def close(self) -> None:
         if self.team.poisoned:
-            mpi_exit.note_fault()
+            failure.note_fault()
         super().close()
         self.network = None  # its port is closed with the last communicator, not when this object is collected
 

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 
 from pycollective import _core
-from pycollective.comm.bootstrap.sockets.loopback import loopback
+from pycollective.comm.bootstrap.sockets.this_host import loopback
 from pycollective.comm.group import Group
 from pycollective.comm.host.core_team import LANES, make_team, segment_bytes
 from pycollective.comm.host.segments import scratch_bytes, setting

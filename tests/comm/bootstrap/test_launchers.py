@@ -16,7 +16,7 @@ from launch import find_mpirun, launch
 from meeting import horovod_variables, on_ranks, slurm_variables, torchrun_variables
 from pycollective.comm.bootstrap import across_hosts, stores
 from pycollective.comm.bootstrap.detection import detect
-from pycollective.comm.bootstrap.token import job_token
+from pycollective.comm.hosts.network import job_token
 from pycollective.errors import BootstrapError
 
 needs_mpi = pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")

@@ -10,8 +10,9 @@ import pytest
 
 from meeting import on_ranks, on_threads
 from pycollective.comm.bootstrap.protocol import Alone, Bootstrap
+from pycollective.comm.bootstrap.sockets.authentication import parse_token
 from pycollective.comm.bootstrap.tcp import TcpBootstrap, listen, meet_at, resolve
-from pycollective.comm.bootstrap.token import job_token, parse_token
+from pycollective.comm.hosts.network import job_token
 from pycollective.errors import BootstrapError
 
 TOKEN = bytes(range(16))

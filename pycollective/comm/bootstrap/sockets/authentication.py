@@ -14,6 +14,9 @@ import socket
 import struct
 from dataclasses import dataclass
 
+from pycollective.errors import BootstrapError
+
+TOKEN_BYTES = 16
 ACCEPTED, DUPLICATE, UNEXPECTED = 0, 1, 2
 """Verdicts."""
 _REFUSALS = {
@@ -27,6 +30,24 @@ _CLAIM = struct.Struct(f"!III{_MAC}s")
 _ANSWER_BYTES = _NONCE + _CLAIM.size + _MAC
 _VERDICT_BYTES = 1 + _MAC
 _DIALLED, _ACCEPTED, _PURPOSE = b"dialled ", b"accepted", b"purpose "  # of one length: no message stands for another
+
+
+def parse_token(text: str) -> bytes:
+    """The token of PYCOLLECTIVE_TOKEN.
+
+    Raises:
+        BootstrapError: not 32 hexadecimal digits (the text is not repeated: it is a secret).
+    """
+    try:
+        token = bytes.fromhex(text)
+    except ValueError:
+        token = b""
+    if len(token) != TOKEN_BYTES:
+        raise BootstrapError(
+            f"PYCOLLECTIVE_TOKEN is not {2 * TOKEN_BYTES} hexadecimal digits; "
+            f"`openssl rand -hex {TOKEN_BYTES}` prints a good one"
+        )
+    return token
 
 
 class AuthenticationError(ValueError):

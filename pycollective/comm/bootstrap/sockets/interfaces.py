@@ -14,8 +14,7 @@ from typing import Any
 from pycollective import settings
 from pycollective.comm.bootstrap.protocol import Bootstrap
 from pycollective.comm.bootstrap.sockets.frames import pack, unpack
-from pycollective.comm.bootstrap.sockets.host_name import host_name
-from pycollective.comm.bootstrap.sockets.loopback import loopback
+from pycollective.comm.bootstrap.sockets.this_host import host_name, loopback
 from pycollective.errors import BootstrapError
 
 Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface

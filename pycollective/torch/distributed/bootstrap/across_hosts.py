@@ -19,13 +19,12 @@ from pycollective.comm import world
 from pycollective.comm.bootstrap.detection import init_timeout, launcher
 from pycollective.comm.bootstrap.mpi import gather_among, import_mpi
 from pycollective.comm.bootstrap.rendezvous import name_ranks
-from pycollective.comm.bootstrap.sockets.authentication import digest
+from pycollective.comm.bootstrap.sockets.authentication import TOKEN_BYTES, digest, parse_token
 from pycollective.comm.bootstrap.sockets.dialling import Endpoint
 from pycollective.comm.bootstrap.sockets.frames import pack, unpack
-from pycollective.comm.bootstrap.sockets.host_name import host_name
+from pycollective.comm.bootstrap.sockets.this_host import host_name
 from pycollective.comm.bootstrap.stores import StoreExchange
 from pycollective.comm.bootstrap.tcp import TcpBootstrap, listen
-from pycollective.comm.bootstrap.token import TOKEN_BYTES, parse_token
 from pycollective.comm.communicator import Communicator
 from pycollective.comm.group import Group
 from pycollective.comm.host.segments import Exchange

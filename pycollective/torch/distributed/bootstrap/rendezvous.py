@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from pycollective.comm import world
 from pycollective.comm.bootstrap import detection
-from pycollective.comm.bootstrap.sockets.loopback import loopback
+from pycollective.comm.bootstrap.sockets.this_host import loopback
 from pycollective.comm.bootstrap.tcp import listen
 
 SCHEME = "pycollective"
