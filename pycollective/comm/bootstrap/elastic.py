@@ -64,10 +64,8 @@ class DriverConnection:
         where, number = env[ELASTIC_DRIVER], env.get(WORKER, "")
         try:
             host, _, port = where.rpartition(":")
-            endpoint, claim = (
-                Endpoint("the driver's", host.strip("[]"), int(port)),
-                Claim(int(number), 0, 0, digest(self.token, messages.PURPOSE)),
-            )
+            endpoint = Endpoint("the driver's", host.strip("[]"), int(port))
+            claim = Claim(int(number), 0, 0, digest(self.token, messages.PURPOSE))
         except ValueError:
             text = f"{ELASTIC_DRIVER}={where!r}, {WORKER}={number!r}: must be ADDRESS:PORT and a number"
             raise BootstrapError(text) from None

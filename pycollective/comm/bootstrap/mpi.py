@@ -117,22 +117,21 @@ def _serve(comm: MPI.Comm, members: Sequence[int], data: bytes, deadline: float,
     size = len(members)
     blobs: dict[int, bytes] = {0: data}
 
+    def missing() -> list[int]:
+        return [r for r in range(size) if r not in blobs]
+
     def take() -> bool:
-        for r in range(size):
-            if r in blobs:
-                continue
-            status = mpi.Status()
-            message = comm.Improbe(source=members[r], tag=tag, status=status)
+        for r in missing():
+            message = _receive(comm, members[r], tag)
             if message is not None:
-                blobs[r] = _take(message, status)
-        return len(blobs) == size
+                blobs[r] = message
+        return not missing()
 
     complete = _poll(take, deadline)
     if complete:
         text, answer = "", _OK + pack([blobs[r] for r in range(size)])
     else:
-        missing = [r for r in range(size) if r not in blobs]
-        text = f"{ranks_have(missing, size)} not {action} within the deadline"
+        text = f"{ranks_have(missing(), size)} not {action} within the deadline"
         answer = _FAILED + text.encode()
     requests = [comm.Isend([answer, mpi.BYTE], dest=members[r], tag=tag) for r in blobs if r != 0]
     # Testall also makes MPI progress; after the grace period MPI keeps any unread result.
@@ -149,10 +148,9 @@ def _ask(comm: MPI.Comm, first: int, data: bytes, deadline: float, tag: int, act
 
     def take() -> bool:
         request.Test()
-        status = mpi.Status()
-        message = comm.Improbe(source=first, tag=tag, status=status)
+        message = _receive(comm, first, tag)
         if message is not None:
-            answer.append(_take(message, status))
+            answer.append(message)
         return bool(answer)
 
     if not _poll(take, deadline + _GRACE):
@@ -163,8 +161,13 @@ def _ask(comm: MPI.Comm, first: int, data: bytes, deadline: float, tag: int, act
     return unpack(answer[0][1:])
 
 
-def _take(message: Any, status: Any) -> bytes:
+def _receive(comm: MPI.Comm, source: int, tag: int) -> bytes | None:
+    """A message that has arrived; None: none has."""
     mpi = import_mpi()
+    status = mpi.Status()
+    message = comm.Improbe(source=source, tag=tag, status=status)
+    if message is None:
+        return None
     buffer = bytearray(status.Get_count(mpi.BYTE))
     message.Recv([buffer, mpi.BYTE])
     return bytes(buffer)

@@ -49,8 +49,7 @@ def take(job: str, place: str, variables: Mapping[str, str]) -> None:
         taken.listen()
     except OSError:
         taken.close()
-        holder = _holder(name)
-        if holder:
+        if holder := _holder(name):
             raise _refusal(place, holder, variables) from None
         return  # it has just ended, or is another user's, which can only prevent that others are refused
     _held[name] = os.getpid(), taken

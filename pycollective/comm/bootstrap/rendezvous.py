@@ -41,17 +41,13 @@ _State = TypeVar("_State")
 
 @dataclass(frozen=True)
 class Hello:
-    """How a rank introduces itself.
-
-    Attributes:
-        version: of the rendezvous.
-        ended: why it will not come, as another process reports. Empty: it has come.
-    """
+    """How a rank introduces itself."""
 
     version: int
     rank: int
     size: int
     ended: str = ""
+    """Why it will not come, as another process reports. Empty: it has come."""
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

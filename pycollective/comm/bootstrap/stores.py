@@ -30,11 +30,7 @@ _THEIRS = "!"  # stands for a token that rank 0 has from its environment
 
 
 class TorchStore:
-    """One of torch.distributed's stores: keys without slashes, and their values.
-
-    Args:
-        store: it. where: for errors.
-    """
+    """One of torch.distributed's stores, called `where` in errors: keys without slashes, and their values."""
 
     def __init__(self, store: Any, where: str = "torch's store") -> None:
         self._store, self.where = store, where

@@ -215,8 +215,8 @@ class Meeting:
             if has_ended(peer):
                 peer.close()
                 continue
-            place = (caller.claim.rank, caller.claim.lane)
-            if caller.claim.peer != self._rank or place not in self._wanted or caller.claim.rank < self._rank:
+            rank, place = caller.claim.rank, (caller.claim.rank, caller.claim.lane)
+            if caller.claim.peer != self._rank or place not in self._wanted or rank < self._rank:
                 self._judge(peer, caller, UNEXPECTED)
                 peer.close()
                 continue
@@ -224,7 +224,7 @@ class Meeting:
             if before is not None and not has_ended(before):
                 self._judge(peer, caller, DUPLICATE)
                 peer.close()
-                raise BootstrapError(f"two processes claim rank {caller.claim.rank}: the second is on {_origin(peer)}")
+                raise BootstrapError(f"two processes claim rank {rank}: the second is on {_origin(peer)}")
             if before is not None:
                 before.close()
                 del self.connected[place]
@@ -234,11 +234,10 @@ class Meeting:
                 peer.close()
 
     def _judge(self, peer: socket.socket, caller: AcceptingEnd, verdict: int) -> bool:
-        try:
+        with contextlib.suppress(OSError):  # it has closed; if its process lives, it dials again
             caller.send_verdict(peer, verdict)
-        except OSError:  # it has closed; if its process lives, it dials again
-            return False
-        return True
+            return True
+        return False
 
     def _report(self) -> str:
         """What is not connected, and what was tried."""

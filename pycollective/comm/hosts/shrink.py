@@ -72,8 +72,7 @@ class _Round:
             if self._team.expelled:
                 raise _too_late(self._rank)
             self._meet()
-            agreement = self._hear() or self._act()
-            if agreement is not None:
+            if agreement := self._hear() or self._act():
                 return agreement
             if time.monotonic() > self._end:
                 raise CommunicatorError(
@@ -119,8 +118,7 @@ class _Round:
 
         def read(peer: Survivor) -> None:
             while not found and (message := peer.reader.read(peer.connection)) is not None:
-                agreement = self._take(rank, peer, *message)
-                if agreement is not None:
+                if agreement := self._take(rank, peer, *message):
                     found.append(agreement)
 
         for rank in sorted(self._others):

@@ -88,7 +88,6 @@ class SurvivorAgreement:
         return payload
 
     def gone(self, rank: int) -> MemberLostError:
-        """The error of a rank that is gone."""
         return MemberLostError(f"rank {rank} took part in shrink(), and has gone before it was complete")
 
     def give_up(self, text: str) -> None:

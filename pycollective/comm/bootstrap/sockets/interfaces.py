@@ -122,9 +122,8 @@ def addresses_of(hosts: Sequence[Mapping[str, Any]], wanted: str = "") -> list[s
     offers = [_for_others(own) for own in have]
     found = _shared(offers)
     if not found:
-        listed = "; ".join(
-            f"{each['host']}: {', '.join(own) or 'none'}" for each, own in zip(hosts, offers, strict=True)
-        )
+        names = [each["host"] for each in hosts]
+        listed = "; ".join(f"{name}: {', '.join(own) or 'none'}" for name, own in zip(names, offers, strict=True))
         raise BootstrapError(
             f"the hosts share no network ({listed}); --interface names an address, a network or an interface"
         )

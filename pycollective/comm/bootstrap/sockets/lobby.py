@@ -84,7 +84,7 @@ class Lobby(Generic[_Known]):
     def _accept(self) -> list[socket.socket]:
         peers = []
         for _ in range(_AT_A_TIME):
-            if len(self._waiting) >= MOST_NEWCOMERS and not self._make_room(_YOUNG):
+            if len(self._waiting) >= MOST_NEWCOMERS and not self._make_room():
                 time.sleep(0.001)  # the listening socket stays readable
                 break
             try:
@@ -93,7 +93,7 @@ class Lobby(Generic[_Known]):
                 break
             except OSError as error:
                 self._spare.close()
-                if not self._make_room(_YOUNG):
+                if not self._make_room():
                     if are_used_up(error) and not self._waiting:
                         raise
                     time.sleep(0.001)
@@ -111,10 +111,10 @@ class Lobby(Generic[_Known]):
             peers.append(peer)
         return peers
 
-    def _make_room(self, age: float) -> bool:
-        """Close the oldest newcomer, if it has been there for so many seconds."""
+    def _make_room(self) -> bool:
+        """Close the oldest newcomer, unless it is young."""
         oldest = next(iter(self._waiting), None)
-        if oldest is None or time.monotonic() < self._waiting[oldest][1] + age:
+        if oldest is None or time.monotonic() < self._waiting[oldest][1] + _YOUNG:
             return False
         self._dismiss(oldest)
         return True
