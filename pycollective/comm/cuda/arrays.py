@@ -169,14 +169,13 @@ def _view_of_tensor(torch: Any, x: Any, stream: int, what: str) -> View:
 
 
 def _view_of_interface(x: Any, interface: dict[str, Any], stream: int, what: str) -> View:
-    shape: tuple[int, ...] = tuple(int(extent) for extent in interface["shape"])
+    shape = tuple(int(extent) for extent in interface["shape"])
     order, kind = interface["typestr"][0], interface["typestr"][1:]
     if order == ">" or kind not in _TYPESTR:
         raise TypeError(f"{what} has element type {interface['typestr']}, which no collective takes")
     if interface.get("mask") is not None:
         raise TypeError(f"{what} is a masked array")
-    strides = interface.get("strides")
-    empty = 0 in shape
+    strides, empty = interface.get("strides"), 0 in shape
     if strides is not None and not empty and not _contiguous(shape, strides, int(kind[1:])):
         raise ValueError(f"{what} is not C-contiguous (strides {tuple(strides)}): pass a contiguous array")
     address, read_only = interface["data"]

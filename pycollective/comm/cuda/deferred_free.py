@@ -29,7 +29,7 @@ class ClosedWindows:
     """The table of one communicator.
 
     Args:
-        segment: shared memory of `table_bytes(size)` initialized to zeros.
+        segment: shared memory of `table_bytes(size)`, zero-filled.
     """
 
     def __init__(self, segment: _core.Segment, rank: int, size: int) -> None:
@@ -57,11 +57,7 @@ def table_bytes(size: int) -> int:
 
 
 def close_when_idle(close: Callable[[], None]) -> None:
-    """Close a window now, or later if kernels of this process are in flight.
-
-    Args:
-        close: closes the window; called once.
-    """
+    """Close a window by one call of `close`: now, or later if kernels of this process are in flight."""
     _leaving[next(_numbers)] = close
     free_closed()
 

@@ -83,8 +83,7 @@ class _PlanMaker:
             placement: where this rank's arrays are stored; a plan for shared arrays has the staged one as its fallback.
             negotiates: whether the ranks agree on the placement on entry.
         """
-        instance, _ = choose(s.collective, s.topology, s.nbytes)
-        label = label_of(instance)
+        label = label_of(choose(s.collective, s.topology, s.nbytes)[0])
         if self.takes_packets(s):
             digest = s.digest(label, "packets")
             return Planned(self._packets(s, digest), digest, s.text(label))

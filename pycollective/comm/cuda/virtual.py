@@ -73,8 +73,8 @@ class VirtualWorld:
         """
         signatures = [sign(request) for request in requests]
         first = signatures[0]
-        for rank, (other, request) in enumerate(zip(signatures, requests, strict=True)):
-            if not other.matches(first) or request.step != requests[0].step:
+        for rank, request in enumerate(requests):
+            if not signatures[rank].matches(first) or request.step != requests[0].step:
                 mine, theirs = _described(requests[0]), _described(request)
                 raise MismatchError(f"rank 0 calls {mine}, rank {rank} calls {theirs}")
         if self.planner.takes_packets(first):

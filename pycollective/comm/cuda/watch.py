@@ -38,10 +38,15 @@ def _serve(host_of: weakref.ref[HostTeam], watched_of: weakref.ref[Watched]) -> 
         if host is None or watched is None or host.team.closed:
             return
         watched.look()
-        lost = host.lost_peer()
-        if lost is not None:
-            host.fail(PeerLostError(f"the process of rank {lost} is gone", lost))
+        fail_if_lost(host)
         if host.team.poisoned:
             watched.abort()
             return
         del host, watched
+
+
+def fail_if_lost(host: HostBackend) -> None:
+    """Poison a communicator of which a process has ended."""
+    lost = host.lost_peer()
+    if lost is not None:
+        host.fail(PeerLostError(f"the process of rank {lost} is gone", lost))

@@ -56,8 +56,6 @@ def share(exchange: Exchange, rank: int, size: int, nbytes: int, device: int, ki
     """Collective: one symmetric allocation; every part is zero-filled.
 
     Args:
-        exchange: allgather of bytes among the ranks.
-        rank, size: this rank's number, and the number of ranks.
         nbytes: of every rank's part.
         device: on which this rank allocates.
         kind: "cuda-ipc" or "cuda-vmm".
@@ -65,8 +63,7 @@ def share(exchange: Exchange, rank: int, size: int, nbytes: int, device: int, ki
     Raises:
         CommunicatorError: on every rank, if one could not allocate, export or map; states which and why.
     """
-    way = _share_ipc if kind == IPC else _share_vmm
-    return way(exchange, rank, size, nbytes, device)
+    return (_share_ipc if kind == IPC else _share_vmm)(exchange, rank, size, nbytes, device)
 
 
 def share_locally(size: int, nbytes: int, device: int) -> DeviceWindow:
@@ -96,7 +93,6 @@ def _share_ipc(exchange: Exchange, rank: int, size: int, nbytes: int, device: in
 def _share_vmm(exchange: Exchange, rank: int, size: int, nbytes: int, device: int) -> DeviceWindow:
     cuda = load()
     name = f"\0pycollective/cuda/{secrets.token_hex(16)}".encode()
-
     descriptor = -1
 
     def allocate() -> Any:

@@ -15,11 +15,11 @@ from pycollective.comm.cuda.nccl.library import NCCL, Library, arithmetic, block
 from pycollective.comm.cuda.planner import Planned
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.signature import UNSCALED, Signature, sign
-from pycollective.comm.cuda.watch import watch
+from pycollective.comm.cuda.watch import fail_if_lost, watch
 from pycollective.comm.host.segments import Exchange, first_problem
 from pycollective.comm.host.team import HostTeam
 from pycollective.comm.request import CallRequest
-from pycollective.errors import CommunicatorError, Error, PeerLostError, TimeoutError
+from pycollective.errors import CommunicatorError, Error, TimeoutError
 
 _CLOSING_SECONDS = 5.0
 _NEWS_SECONDS = 0.5
@@ -134,20 +134,17 @@ class NcclRail:
         comm = self._comm
         if comm is None:
             return None
-        text = comm.failure()
-        if text is not None:
+        if (text := comm.failure()) is not None:
             return CommunicatorError(text)
-        flying = list(self._flying)
         now = time.monotonic()
-        for event, end, what in flying:
+        for event, end, what in list(self._flying):
             if now > end and not event.done():
                 return TimeoutError(f"{what} has not completed by its deadline: a rank has not made the call")
         return None
 
     def abort(self) -> None:
         """Abort the kernels in flight. May be called from any thread."""
-        comm = self._comm
-        if comm is not None:
+        if (comm := self._comm) is not None:
             comm.abort()
 
     def close(self) -> None:
@@ -199,8 +196,7 @@ class NcclTeam:
         if s.max_channels not in self._rails and load().is_capturing(request.stream):
             raise CommunicatorError("make one call with topology='nccl' before the stream is captured")
         rail = self.connect(s.max_channels)
-        reason = rail.lacks(s)
-        if reason is not None:
+        if (reason := rail.lacks(s)) is not None:
             raise CommunicatorError(f"{reason}: omit topology='nccl'")
         if self._note is not None:
             self._note(Planned(None, s.digest(NCCL, NCCL), s.text(NCCL)))
@@ -292,9 +288,7 @@ def _died(host: HostTeam) -> bool:
     """
     end = time.monotonic() + (_NEWS_SECONDS if host.group.nodes.count == 1 else 0)
     while not host.team.poisoned:
-        lost = host.lost_peer()
-        if lost is not None:
-            host.fail(PeerLostError(f"the process of rank {lost} is gone", lost))
+        fail_if_lost(host)
         if time.monotonic() > end:
             return False
         time.sleep(0.01)

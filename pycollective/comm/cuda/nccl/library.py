@@ -113,8 +113,7 @@ def _candidates() -> Iterator[tuple[str, str, str]]:
         yield ("torch", mapped, "torch has loaded it") if by_torch else ("process", mapped, "it is loaded already")
         return  # a second copy would only do harm
     why = "torch has loaded none" if "torch" in sys.modules else "torch is not loaded"
-    for file in _of_wheels():
-        yield "wheel", file, why
+    yield from (("wheel", file, why) for file in _of_wheels())
     yield "system", "libnccl.so.2", f"{why}, and no wheel nvidia-nccl-cu* is installed"
 
 
@@ -124,19 +123,14 @@ def _in_this_process() -> str | None:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
         return None
-    for line in lines:
-        path = line[line.find("/") :] if "/" in line else ""
-        if _NAME.search(path):
-            return path
-    return None
+    paths = (line[line.find("/") :] for line in lines if "/" in line)
+    return next(filter(_NAME.search, paths), None)
 
 
 def _of_wheels() -> Iterator[str]:
     """Library paths of the packages nvidia-nccl-cu*."""
-    for folder in sys.path:
-        file = Path(folder or ".", "nvidia", "nccl", "lib", "libnccl.so.2")
-        if file.exists():
-            yield str(file)
+    files = (Path(folder or ".", "nvidia", "nccl", "lib", "libnccl.so.2") for folder in sys.path)
+    return (str(file) for file in files if file.exists())
 
 
 # -- what NCCL supports ---------------------------------------------------------------------------------------------

@@ -188,12 +188,9 @@ class _TiledAllreduce:
         self._scratch = tuple(load().allocate_plain(self._device, nbytes) for _ in range(2))  # freeing the old waits
         self._scratch_bytes = nbytes
 
-    def _counts(self, count: int) -> tuple[int, ...]:
-        return split_rows(count, self._node.group.size)
-
     def _share(self, dtype: str, count: int, number: int) -> View:
         """This rank's share of a tile."""
-        mine = self._counts(count)[self._node.group.rank]
+        mine = split_rows(count, self._node.group.size)[self._node.group.rank]
         memory = self._scratch[number % 2]
         return View(memory.address, (mine,), dtype, self._device, True, memory)
 
@@ -204,11 +201,7 @@ class _TiledAllreduce:
     def _scatter(self, request: CallRequest, begin: int, count: int, number: int) -> None:
         share = self._share(sign(request).dtype, count, number)
         part = self._part(request.x, begin, count)
-        self._within.run(
-            replace(
-                request, collective=request.row.halves[0], x=part, out=share, counts=self._counts(count), signature=None
-            )
-        )
+        self._run_half(replace(request, collective=request.row.halves[0], x=part, out=share), count)
 
     def _cross(self, request: CallRequest, count: int, number: int) -> Any:
         """NCCL's part, in the second stream; returns the event recorded after it."""
@@ -226,12 +219,11 @@ class _TiledAllreduce:
         arrived.hold_back(request.stream)
         share = self._share(sign(request).dtype, count, number)
         part = self._part(request.out, begin, count)
-        self._within.run(
-            replace(
-                request, collective=request.row.halves[1], x=share, out=part, counts=self._counts(count), scale=None,
-                signature=None,
-            )
-        )  # fmt: skip
+        self._run_half(replace(request, collective=request.row.halves[1], x=share, out=part, scale=None), count)
+
+    def _run_half(self, request: CallRequest, count: int) -> None:
+        request.counts, request.signature = split_rows(count, self._node.group.size), None
+        self._within.run(request)
 
     def close(self) -> None:
         """Finish, and release all resources."""
