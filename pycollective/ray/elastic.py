@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pycollective.ray.calls import Callbacks
-from pycollective.ray.resources import RayHostDiscovery
+from pycollective.ray.resources import MiniSettings, RayHostDiscovery
 from pycollective.ray.runner import RayExecutor
-from pycollective.ray.settings import MiniSettings
 
 __all__ = ["ElasticRayExecutor", "RayHostDiscovery"]
 

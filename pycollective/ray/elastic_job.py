@@ -17,8 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from pycollective import checks, horovod
 from pycollective.elastic import Driver, Limits
 from pycollective.ray.calls import LOOK_EVERY, Callbacks, Log, reports_a_loss
-from pycollective.ray.resources import RayHostDiscovery, Resources
-from pycollective.ray.settings import MiniSettings
+from pycollective.ray.resources import MiniSettings, RayHostDiscovery, Resources
 from pycollective.ray.worker import BaseHorovodWorker, Executable, FunctionCall
 
 _log = logging.getLogger(__name__)

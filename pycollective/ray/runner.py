@@ -8,8 +8,7 @@ from typing import Any
 from pycollective import checks
 from pycollective.ray.calls import Callbacks
 from pycollective.ray.elastic_job import ElasticJob
-from pycollective.ray.resources import Resources
-from pycollective.ray.settings import MiniSettings
+from pycollective.ray.resources import MiniSettings, Resources
 from pycollective.ray.static_job import StaticJob
 
 __all__ = ["MiniSettings", "RayExecutor"]

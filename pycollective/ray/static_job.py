@@ -15,8 +15,7 @@ from pycollective.cli.launch.job import KILL_AFTER, rank_environment
 from pycollective.comm.bootstrap.nodes import place
 from pycollective.comm.bootstrap.sockets.interfaces import addresses_of
 from pycollective.ray.calls import Callbacks, CallOutcome, Log, wait_for
-from pycollective.ray.resources import Resources, in_group, reserve
-from pycollective.ray.settings import MiniSettings
+from pycollective.ray.resources import MiniSettings, Resources, in_group, reserve
 from pycollective.ray.worker import BaseHorovodWorker, Executable, FunctionCall
 
 

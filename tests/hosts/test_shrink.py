@@ -18,8 +18,7 @@ import pycollective as pc
 from pycollective.comm.host.segments import Exchange
 from pycollective.comm.hosts import team as hosts_team
 from pycollective.comm.hosts.connections import Meeting
-from pycollective.comm.hosts.shrink import why_not
-from pycollective.comm.hosts.survivors import MemberLostError, Survivor, SurvivorAgreement
+from pycollective.comm.hosts.shrink import MemberLostError, Survivor, SurvivorAgreement, why_not
 from pycollective.engine import Engine, Item
 
 REFUSED = "needs more than half"

@@ -33,8 +33,7 @@ from pycollective.comm.host.team import HostTeam
 from pycollective.comm.hosts import ucx
 from pycollective.comm.hosts.connections import connect_all
 from pycollective.comm.hosts.network import Network
-from pycollective.comm.hosts.shrink import agree
-from pycollective.comm.hosts.survivors import GRACE_SECONDS, MemberLostError, SurvivorAgreement
+from pycollective.comm.hosts.shrink import GRACE_SECONDS, MemberLostError, SurvivorAgreement, agree
 from pycollective.comm.planner import default_between_hosts
 from pycollective.errors import BootstrapError, CommunicatorError, PeerLostError
 
