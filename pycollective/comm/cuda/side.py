@@ -92,8 +92,7 @@ class GpuSide:
             raise ValueError(
                 "a handle cannot be waited on within a graph: capture the blocking form, which does not block"
             )
-        backend = self._backend(request)
-        backend.run(request)
+        self.run(request)
         return StreamWork(self, request)
 
     def _backend(self, request: CallRequest) -> Any:

@@ -128,13 +128,11 @@ class _Transfer:
 class _Outgoing(_Transfer):
     def __init__(self, backend: HostTeam, peer: int, content: bytes, seconds: float) -> None:
         super().__init__(backend, peer, seconds)
-        frame = np.zeros(_FRAME, np.uint8)
-        whole = np.frombuffer(len(content).to_bytes(LENGTH_BYTES, "little") + content, np.uint8)
-        first = whole[:_FRAME]
-        frame[: len(first)] = first
-        self._start(frame, None)
+        padded = (len(content).to_bytes(LENGTH_BYTES, "little") + content).ljust(_FRAME, b"\0")
+        whole = np.frombuffer(bytearray(padded), np.uint8)
+        self._start(whole[:_FRAME], None)
         if len(whole) > _FRAME:
-            self._start(whole[_FRAME:].copy(), None)
+            self._start(whole[_FRAME:], None)
 
 
 class _Incoming(_Transfer):
