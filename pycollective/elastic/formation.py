@@ -33,7 +33,6 @@ class Outcome:
     failed: int = 0
 
     def end(self, code: int, failure: str = "") -> None:
-        """The job ends, unless it has already."""
         if self.code is None:
             self.code, self.failure = code, failure
 
@@ -76,7 +75,6 @@ class Formation:
         self._first_ask = time.monotonic()
 
     def members_left(self) -> list[Worker]:
-        """Those of the last generation that have not ended."""
         return [member for member in self._generations.members if member.number in self._crew.alive]
 
     def begin_again(self) -> bool:

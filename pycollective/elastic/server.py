@@ -21,8 +21,6 @@ from pycollective.comm.bootstrap.tcp import listen
 
 @dataclass
 class _Peer:
-    """A worker's connection."""
-
     number: int
     socket: socket.socket
     reader: Reader = field(default_factory=lambda: Reader(messages.MOST_BYTES))
@@ -94,14 +92,12 @@ class Server:
             self._flush(peer)
 
     def drop(self, worker: int) -> None:
-        """Close a worker's connection."""
         peer = self._peers.pop(worker, None)
         if peer is not None:
             self._selector.unregister(peer.socket)
             peer.socket.close()
 
     def close(self) -> None:
-        """Close everything."""
         for worker in [*self._peers]:
             self.drop(worker)
         for lobby in self._lobbies:

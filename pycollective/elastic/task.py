@@ -27,7 +27,6 @@ class Task:
         self._parts: dict[int, bytearray] = {}
 
     def begin(self, size: int) -> None:
-        """A generation of so many ranks begins."""
         self.results, self._parts, self.size = {}, {}, size
 
     def take(self, rank: int, kind: int, payload: bytes) -> Iterator[tuple[int, bytes]]:

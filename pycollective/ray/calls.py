@@ -28,7 +28,6 @@ class Log:
         self.queue = Queue(actor_options={"num_cpus": 0}) if self._callbacks else None
 
     def pass_on(self) -> None:
-        """Call the callbacks with what has been logged until now."""
         if self.queue is None:
             return
         for value in self.queue.get_nowait_batch(self.queue.qsize()):
@@ -55,7 +54,6 @@ class CallOutcome:
 
     @property
     def lost(self) -> bool:
-        """Whether a worker's process has ended."""
         return any(isinstance(error, RayActorError) for error in self.errors.values())
 
     def first_error(self, hosts: Sequence[str]) -> Exception:

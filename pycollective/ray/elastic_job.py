@@ -66,13 +66,11 @@ class ElasticJob:
         self._prepared = ray.put(executable), variables
 
     def run_remote(self, task: FunctionCall) -> list[Any]:
-        """Not for elastic jobs."""
         raise NotImplementedError(
             "run_remote: the workers of an elastic job may be replaced, and their results with them"
         )
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
-        """Not for elastic jobs."""
         raise NotImplementedError("execute_single: an elastic job has workers only during run and execute")
 
     def shutdown(self) -> None:
@@ -80,7 +78,6 @@ class ElasticJob:
         self._prepared = None
 
     def call(self, method: str, argument: Any, callbacks: Callbacks) -> list[Any]:
-        """See StaticJob."""
         if self._prepared is None:
             raise RuntimeError("start() has not been called, or shutdown() was")
         with contextlib.closing(Log(callbacks)) as log:
@@ -189,6 +186,5 @@ def _on(host: str) -> dict[str, Any]:
 
 
 def _own_address() -> str:
-    """The address of the node on which this process runs."""
     here = ray.get_runtime_context().get_node_id()
     return next(str(node["NodeManagerAddress"]) for node in ray.nodes() if node["NodeID"] == here)

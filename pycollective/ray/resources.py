@@ -72,7 +72,6 @@ class Resources:
 
     @property
     def gpu_count(self) -> int:
-        """GPUs of a worker, 0 without use_gpu."""
         return (self.gpus or 1) if self.use_gpu else 0
 
     def bundle(self, workers: int = 1) -> dict[str, float]:
@@ -81,11 +80,9 @@ class Resources:
         return {name: count for name, count in wanted.items() if count}
 
     def options(self) -> dict[str, Any]:
-        """Options of a worker's actor."""
         return {"num_cpus": self.cpus, "num_gpus": self.gpu_count}
 
     def slots(self, total: dict[str, float]) -> int:
-        """How many workers fit into a node's resources."""
         return int(min(total.get(name, 0.0) // count for name, count in self.bundle().items()))
 
 

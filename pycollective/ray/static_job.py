@@ -39,7 +39,6 @@ class StaticJob:
         self._ended = "start() has not been called"
 
     def start(self, executable: Executable, extra_env_vars: Mapping[str, Any]) -> None:
-        """Start the workers, give them their ranks and make their executables."""
         if self._workers:
             raise RuntimeError("the workers run already: call shutdown() first")
         try:
@@ -84,13 +83,11 @@ class StaticJob:
         ray.get([w.become.remote(r, len(about), variables[r] | given, provide) for r, w in enumerate(self._workers)])
 
     def run_remote(self, task: FunctionCall) -> list[Any]:
-        """See RayExecutor."""
         self._require_workers()
         stored = ray.put(task)
         return [worker.call.remote(stored) for worker in self._workers]
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
-        """See RayExecutor."""
         self._require_workers()
         return ray.get(self._workers[0].execute.remote(fn))
 
@@ -130,7 +127,6 @@ class StaticJob:
             raise RuntimeError(f"there are no workers, because {self._ended}; shutdown() and start() start new ones")
 
     def _end(self, why: str) -> None:
-        """Kill the workers."""
         for worker in self._workers:
             ray.kill(worker)
         self._ended = why

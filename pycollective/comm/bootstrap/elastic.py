@@ -203,7 +203,6 @@ class GenerationBootstrap:
         self._connection, self._timeout = connection, timeout
 
     def allgather(self, data: bytes, timeout: float | None = None) -> list[bytes]:
-        """See Bootstrap.allgather."""
         if len(data) > messages.MOST_BYTES:
             raise ValueError(f"{len(data)} bytes are more than the {messages.MOST_BYTES} that a worker may send")
         return self._connection.gather(data, self._timeout if timeout is None else timeout)
@@ -225,12 +224,10 @@ def detect_loss(peer: socket.socket) -> None:
 
 
 def connection() -> DriverConnection | None:
-    """This process's connection to a driver, if there is one."""
     return _connection
 
 
 def newest() -> Generation | None:
-    """The generation that was joined last."""
     return _newest
 
 

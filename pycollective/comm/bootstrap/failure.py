@@ -86,7 +86,6 @@ def _blamed_by(error: BaseException | None, rank: int) -> int | None:
 
 
 def _text_of(error: BaseException) -> str:
-    """Type and message, in one line."""
     name = type(error).__name__
     try:
         text = " ".join(str(error).split())

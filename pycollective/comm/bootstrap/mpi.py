@@ -162,7 +162,6 @@ def _ask(comm: MPI.Comm, first: int, data: bytes, deadline: float, tag: int, act
 
 
 def _receive(comm: MPI.Comm, source: int, tag: int) -> bytes | None:
-    """A message that has arrived; None: none has."""
     mpi = import_mpi()
     status = mpi.Status()
     message = comm.Improbe(source=source, tag=tag, status=status)

@@ -22,12 +22,10 @@ class Nodes:
 
     @property
     def count(self) -> int:
-        """Number of nodes."""
         return max(self.of) + 1
 
     @property
     def node(self) -> int:
-        """This rank's node."""
         return self.of[self.rank]
 
     def ranks(self, node: int | None = None) -> tuple[int, ...]:
@@ -47,7 +45,6 @@ class Nodes:
 
     @property
     def local_size(self) -> int:
-        """Number of ranks on this node."""
         return len(self.ranks())
 
     def cross_ranks(self) -> tuple[int, ...]:
@@ -63,7 +60,6 @@ class Nodes:
 
     @property
     def cross_size(self) -> int:
-        """Number of `cross_ranks()`."""
         return len(self.cross_ranks())
 
 
@@ -87,7 +83,6 @@ def machine_key() -> str:
 
 
 def place(keys: Sequence[object], rank: int) -> Nodes:
-    """Nodes from every rank's key, in rank order."""
     index = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     return Nodes(rank, tuple(index[key] for key in keys))
 

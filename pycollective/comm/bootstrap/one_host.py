@@ -147,6 +147,5 @@ def _bind(listener: socket.socket, address: str) -> bool:
 
 
 def peer_uid(peer: socket.socket) -> int:
-    """The user ID of the process at the other end of a UNIX socket."""
     _, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     return int(uid)

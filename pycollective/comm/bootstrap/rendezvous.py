@@ -174,7 +174,6 @@ class RendezvousBootstrap(ABC):
         self.allgather(b"", timeout=max(0.0, deadline - time.monotonic()))
 
     def _raise_if_known(self) -> None:
-        """Raise why a rank will not connect, if that is known elsewhere."""
         now = time.monotonic()
         if now - self._looked >= _LOOK_SECONDS:
             self._looked = now
@@ -281,7 +280,6 @@ class RendezvousBootstrap(ABC):
                         selector.unregister(key.fileobj)
 
     def _ask(self, data: bytes, deadline: float) -> list[bytes]:
-        """Any other rank: send data, wait for rank 0's answer or error."""
         peer = self._peers[0]
         try:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # an error may have arrived already
@@ -301,7 +299,6 @@ class RendezvousBootstrap(ABC):
         return result
 
     def _refuse_all(self, message: str) -> str:
-        """Rank 0: send the error to all connected ranks, and return the message."""
         for peer in self._peers.values():
             with contextlib.suppress(OSError):  # the receiver has closed, or does not read
                 peer.send(frame(_ERROR, message.encode()))

@@ -158,14 +158,12 @@ class StoreExchange:
         return found
 
     def set(self, key: str, value: bytes) -> None:
-        """Set a value for the other ranks."""
         try:
             self._store.set(f"{self._prefix}-{key}", value)
         except OSError as error:
             raise self._unreachable(error) from error
 
     def get(self, key: str, setter: int) -> bytes:
-        """A value that another rank sets."""
         value = self._get(key, time.monotonic() + self._timeout)
         if value is None:
             raise BootstrapError(self._missing_text([setter]))

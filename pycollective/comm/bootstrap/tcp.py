@@ -87,7 +87,6 @@ class TcpBootstrap(RendezvousBootstrap):
         )
 
     def _connect(self, deadline: float) -> socket.socket:
-        """Connect to rank 0, which may not listen yet."""
         there = self._meet()
         assert isinstance(there, Endpoint)
         claim = Claim(self.rank, 0, 0, self._purpose)
@@ -115,7 +114,6 @@ def purpose_of(token: bytes, job: str) -> bytes:
 
 
 def lobby(listener: socket.socket, token: bytes, purpose: bytes) -> Lobby[Hello]:
-    """Where ranks connect to rank 0."""
     return Lobby(listener, lambda peer: _Authenticated(peer, token, purpose))
 
 
@@ -129,7 +127,6 @@ class _Authenticated:
         self._introduction: Introduction | None = None
 
     def advance(self, peer: socket.socket) -> Hello | None:
-        """See lobby.Newcomer."""
         if self._introduction is None:
             if self._end.advance(peer) is None:
                 return None

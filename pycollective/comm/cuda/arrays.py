@@ -49,12 +49,10 @@ class View:
 
     @property
     def count(self) -> int:
-        """Elements."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes."""
         return self.count * ITEMSIZE[self.dtype]
 
 
@@ -218,7 +216,6 @@ def _contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int)
 
 
 def fill_with_zeros(array: View, stream: int) -> None:
-    """Enqueue zeroing of an array."""
     load().move(array.device, [(array.address, 0, array.nbytes)], stream)
 
 

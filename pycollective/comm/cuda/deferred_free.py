@@ -52,7 +52,6 @@ class ClosedWindows:
 
 
 def table_bytes(size: int) -> int:
-    """Bytes of shared memory for the table of a communicator."""
     return (MOST_WINDOWS + 1) * size * 8
 
 
@@ -63,7 +62,6 @@ def close_when_idle(close: Callable[[], None]) -> None:
 
 
 def is_waiting() -> bool:
-    """Return whether any windows remain to be closed."""
     return bool(_leaving)
 
 

@@ -36,7 +36,6 @@ class StreamWork:
         self._event.record(request.stream)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Block until the stream has completed the call."""
         if timeout is not None and math.isnan(timeout):
             raise ValueError("timeout must be a number of seconds, not nan")
         end = None if timeout is None else time.monotonic() + timeout
@@ -50,7 +49,6 @@ class StreamWork:
         self._backend.check()
 
     def test(self) -> bool:
-        """Return whether the stream has completed the call."""
         return bool(self._event.done())
 
 
@@ -123,7 +121,6 @@ class GpuSide:
         return self._team.locate(address, nbytes)
 
     def describe(self) -> str:
-        """The path of arrays, for `explain`."""
         way = {"host": "staged through host memory in pinned tiles", "local": "in the memory of one process"}
         return f"{way.get(self.path.kind, f'through windows by {self.path.kind}')}, because {self.path.reason}"
 

@@ -67,7 +67,6 @@ class Signature:
 
     @property
     def row(self) -> Collective:
-        """The collective's properties."""
         return CALLS[self.collective]
 
     def matches(self, other: Signature) -> bool:

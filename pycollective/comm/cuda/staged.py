@@ -67,7 +67,6 @@ class StagedCalls:
             self._copies.hold_back(request.stream)
 
     def _on_cpu(self, request: CallRequest) -> CallRequest:
-        """The request for the communicator's backend."""
         made = replace(request, device=None, stream=0, max_channels=0, signature=None)
         if request.collective == "barrier":
             made.x = made.out = np.empty(0, np.uint8)
@@ -134,18 +133,15 @@ class ReceiveBuffer:
         return self
 
     def finish(self) -> None:
-        """Copy the message into the device array."""
         if not self._copied:
             arrays.to_device(self.copy, self._into, self._stream)
             self._copied = True
 
     def wait(self, timeout: float | None = None) -> None:
-        """Block until the message is in the device array."""
         self._work.wait(timeout)
         self.finish()
 
     def test(self) -> bool:
-        """Return whether the message is in the device array."""
         if not self._work.test():
             return False
         self.wait()

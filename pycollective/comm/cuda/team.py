@@ -162,13 +162,11 @@ class DeviceTeam:
         close_when_idle(functools.partial(_close_mailboxes, self._closed, self._mailboxes.memory, self._rank))
 
     def abort(self) -> None:
-        """Abort the kernels in flight."""
         with self._freeing:
             if self._works():
                 self._team.abort()
 
     def give_up(self, error: Error) -> None:
-        """Notify the other ranks that this one stops, and why."""
         self._host.fail(error, self._rank)
 
     def look(self) -> None:
@@ -209,7 +207,6 @@ class DeviceTeam:
         return self.path.kind != HOST and not self._freed
 
     def _place(self, request: CallRequest) -> int:
-        """Placement bits of the call's arrays."""
         x, out = request.x, request.out
         shared = self._has_mapped(x), self._has_mapped(out)
         return _core.placement(request.collective, for_core(x), for_core(out), *shared)

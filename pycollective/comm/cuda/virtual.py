@@ -110,7 +110,6 @@ def _described(request: CallRequest) -> str:
 
 
 def _placement(request: CallRequest) -> int:
-    """Placement bits of one rank's arrays."""
     return _core.placement(request.collective, for_core(request.x), for_core(request.out), True, True)
 
 

@@ -55,7 +55,6 @@ class Listener:
         self._lobby: Lobby[AcceptingEnd] = Lobby(listener, functools.partial(AcceptingEnd, token))
 
     def fileno(self) -> int:
-        """Readable if `serve` has something to do."""
         return self._lobby.fileno()
 
     def serve(self) -> None:
@@ -200,7 +199,6 @@ class Meeting:
         self._selector.close()
 
     def close(self) -> None:
-        """Close what was connected and what was being dialled."""
         self.finish()
         for connection in self.connected.values():
             connection.close()
@@ -240,7 +238,6 @@ class Meeting:
         return False
 
     def _report(self) -> str:
-        """What is not connected, and what was tried."""
         problems = [*self._undialled(), *self._unheard()]
         more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
         return "; ".join([*problems[:_SHOWN], *more])

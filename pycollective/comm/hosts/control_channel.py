@@ -61,7 +61,6 @@ class ControlChannel:
         self._backend.fail(error)
 
     def close(self) -> None:
-        """This rank makes no further exchanges."""
         self._backend.close()
 
     # -- internal --------------------------------------------------------------------------------------------------
@@ -143,7 +142,6 @@ class _Incoming(_Transfer):
         self._start(None, self._frame)
 
     def advance(self, seconds: float) -> bool:
-        """Return whether the message has arrived, after waiting for up to `seconds`."""
         if not super().advance(seconds):
             return False
         if self._length < 0:
@@ -159,7 +157,6 @@ class _Incoming(_Transfer):
 
     @property
     def content(self) -> bytes:
-        """The message, once it has arrived."""
         return (self._frame.tobytes() + self._rest.tobytes())[LENGTH_BYTES : LENGTH_BYTES + self._length]
 
 

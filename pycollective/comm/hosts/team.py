@@ -281,7 +281,6 @@ def _require_alike(mine: dict[str, Any], received: Sequence[dict[str, Any]]) -> 
 
 
 def _connections(group: Group, contacts: Contacts, deadline: float, check: Callable[[], None]) -> Sockets:
-    """Connect with the group's ranks on other hosts."""
     peers = [rank for rank in range(group.size) if group.nodes.of[rank] != group.nodes.node]
     if not peers:
         return {}

@@ -132,7 +132,6 @@ def describe(address: str) -> str:
 
 
 def name_of(over: str, address: str) -> str:
-    """The link, for `explain`."""
     if not over:
         return "TCP"
     found = devices(over, address)

@@ -58,6 +58,5 @@ class VirtualNetwork:
         return made
 
     def close(self) -> None:
-        """Close the sockets to which ranks connect."""
         for network in self._networks:
             network.listener.close()

@@ -144,7 +144,6 @@ class DiallingEnd(_Exchange):
 
     @property
     def answered(self) -> bool:
-        """Whether the other end's challenge has arrived and was answered."""
         return bool(self._transcript)
 
     def advance(self, peer: socket.socket) -> bool:

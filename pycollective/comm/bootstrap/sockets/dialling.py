@@ -37,7 +37,6 @@ class Endpoint:
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
     def pack(self) -> bytes:
-        """The form in which it is exchanged."""
         return pack([self.host.encode()[:_MOST_TEXT], self.address.encode(), b"%d" % self.port])
 
     @staticmethod
@@ -126,7 +125,6 @@ class Dial:
         return bool(self._refused_since) and now - self._refused_since > GIVE_UP_SECONDS
 
     def close(self) -> None:
-        """End the attempt in progress."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

@@ -70,7 +70,6 @@ class Reader:
 
 
 def frame(kind: int, payload: bytes) -> bytes:
-    """The bytes of a frame."""
     return _FRAME.pack(kind, len(payload)) + payload
 
 

@@ -74,7 +74,6 @@ class Lobby(Generic[_Known]):
         return found
 
     def close(self) -> None:
-        """Close the listening socket and the newcomers."""
         for peer in [*self._waiting]:
             self._dismiss(peer)
         self._selector.close()

@@ -80,7 +80,6 @@ class NcclRail:
             raise CommunicatorError(f"not all ranks have connected within {limit:g} s")
 
     def lacks(self, signature: Signature) -> str | None:
-        """Why NCCL cannot execute a call; None if it can."""
         return lacks(signature, self.library.version, self.capability)
 
     def run(self, s: Signature, x: int, out: int, stream: int, timeout: float) -> None:
@@ -254,7 +253,6 @@ class NcclTeam:
             self._fail(found)
 
     def abort(self) -> None:
-        """Abort the kernels in flight."""
         for rail in self._all():
             rail.abort()
         for _, within in self._adopted:
@@ -264,7 +262,6 @@ class NcclTeam:
         return [*self._rails.values(), *(rail for rail, _ in self._adopted)]
 
     def close(self) -> None:
-        """The communicator was freed."""
         self._closed = True
         for rail in self._all():
             rail.close()

@@ -131,7 +131,6 @@ class RailTeam:
             self._whole.check()
 
     def close(self) -> None:
-        """The communicator was freed."""
         if self._tiled is not None:
             self._tiled.close()
             self._tiled = None
@@ -189,7 +188,6 @@ class _TiledAllreduce:
         self._scratch_bytes = nbytes
 
     def _share(self, dtype: str, count: int, number: int) -> View:
-        """This rank's share of a tile."""
         mine = split_rows(count, self._node.group.size)[self._node.group.rank]
         memory = self._scratch[number % 2]
         return View(memory.address, (mine,), dtype, self._device, True, memory)
@@ -226,7 +224,6 @@ class _TiledAllreduce:
         self._within.run(request)
 
     def close(self) -> None:
-        """Finish, and release all resources."""
         self._across.close()
         self._within.close()
         self._node.close()
