@@ -22,12 +22,12 @@ class Task:
 
     def __init__(self, call: bytes) -> None:
         self._call = call
-        self.results: dict[int, bytes] = {}
-        self.size = 0
-        self._parts: dict[int, bytearray] = {}
+        self.begin(0)
 
     def begin(self, size: int) -> None:
-        self.results, self._parts, self.size = {}, {}, size
+        self.size = size
+        self.results: dict[int, bytes] = {}
+        self._parts: dict[int, bytearray] = {}
 
     def take(self, rank: int, kind: int, payload: bytes) -> Iterator[tuple[int, bytes]]:
         """A worker's message; yields the kinds and payloads of the answers.

@@ -78,12 +78,7 @@ class Worker:
 
 
 class Crew:
-    """The workers that have not ended.
-
-    Args:
-        workers: starts them.
-        address: where they reach the server. token: of the job.
-    """
+    """The workers that have not ended, which reach the server at `address`."""
 
     def __init__(self, workers: Workers, server: Server, address: str, token: bytes) -> None:
         self._workers, self._server, self._address, self._token = workers, server, address, token

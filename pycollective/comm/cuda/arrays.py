@@ -79,7 +79,6 @@ def view(x: Any, stream: int, what: str) -> View:
     """The view of a device array for a call.
 
     Args:
-        x: the array.
         stream: handle of the stream in which it will be used; it is ordered after the array's producer.
         what: the argument's name, for errors.
 

@@ -44,9 +44,7 @@ class DevicePlanner:
     """Plans of one team, made once per signature; the `MOST_PLANS` most recently used are kept.
 
     Args:
-        team: `_cuda.Team`.
-        size: ranks of the communicator.
-        ranks: those run by the team: one, or all.
+        team: `_cuda.Team`. size: of the communicator. ranks: those run by the team: one, or all.
 
     Attributes:
         plan, takes_packets: see `_PlanMaker`.

@@ -53,14 +53,7 @@ class StreamWork:
 
 
 class GpuSide:
-    """A communicator's calls on device arrays. A Backend.
-
-    Args:
-        host: the communicator's backend. Collective.
-        device: of this rank's arrays.
-
-    Attributes:
-        path: the path of arrays, and why.
+    """A communicator's calls on device arrays, all of them on one device. A Backend. Collective.
 
     Raises:
         CommunicatorError: there is no GPU path on this system; states why.

@@ -30,12 +30,7 @@ _POLLS = 20
 
 
 class StagedCalls:
-    """Executes calls on device arrays in tiles that are staged through pinned host memory.
-
-    Args:
-        host: the communicator's backend.
-        device: of this rank's arrays.
-    """
+    """Executes calls on device arrays in tiles that are staged through pinned host memory."""
 
     def __init__(self, host: HostTeam, device: int) -> None:
         self._host, self._device = host, device
@@ -106,13 +101,7 @@ def host_copy(x: Any) -> np.ndarray[Any, Any]:
 
 
 class ReceiveBuffer:
-    """The host memory that receives a message for a device array.
-
-    Args:
-        out: the device array.
-
-    Attributes:
-        copy: the memory.
+    """The host memory, `copy`, that receives a message for a device array.
 
     Raises:
         ValueError: out is read-only or not contiguous.

@@ -35,15 +35,7 @@ from pycollective.errors import CommunicatorError, Error, MismatchError, Timeout
 
 
 class DeviceTeam:
-    """One rank's GPU side.
-
-    Args:
-        host: the communicator's backend, whose ranks are processes of one host. Collective.
-        device: of this rank's arrays.
-
-    Attributes:
-        path: the path of arrays, and why.
-    """
+    """One rank's GPU side of a communicator whose ranks are processes of one host. Collective."""
 
     def __init__(self, host: HostTeam, device: int) -> None:
         cuda = load()

@@ -133,12 +133,7 @@ _meetings: dict[bytes, _Meeting] = {}
 
 
 class VirtualTeam:
-    """One rank of a world whose ranks are threads.
-
-    Args:
-        host: the communicator's backend. Collective.
-        device: the GPU shared by all ranks.
-    """
+    """One rank of a world whose ranks are threads, which share a GPU. Collective."""
 
     def __init__(self, host: HostTeam, device: int) -> None:
         self.device = device

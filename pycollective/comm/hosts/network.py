@@ -18,15 +18,11 @@ from pycollective.comm.hosts.connections import Listener
 
 @dataclass(frozen=True)
 class Network:
-    """What one process listens with, and how long it waits for others.
-
-    Attributes:
-        listener: to which higher ranks connect.
-        timeout: seconds within which the ranks of a new communicator must be connected.
-    """
+    """What one process listens with, and how long it waits for others."""
 
     listener: Listener
     timeout: float
+    """Seconds within which the ranks of a new communicator must be connected."""
 
 
 def open_network(bootstrap: Bootstrap) -> Network:

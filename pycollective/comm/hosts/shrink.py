@@ -119,8 +119,7 @@ def agree(
     """Collective over the survivors: which ranks continue. The connections close at the end of the with statement.
 
     Args:
-        team, rank: this rank's part of the communicator, and its number there.
-        listener: of this process. endpoints: of all ranks. name: of the communicator.
+        endpoints: of all ranks. name: of the communicator.
         timeout: seconds within which all survivors call.
 
     Raises:

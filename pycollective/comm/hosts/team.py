@@ -40,27 +40,20 @@ from pycollective.errors import BootstrapError, CommunicatorError, PeerLostError
 
 @dataclass(frozen=True)
 class Contacts:
-    """How the ranks of a communicator can connect again.
-
-    Attributes:
-        network: of this process.
-        endpoints: by rank, where its process listens.
-        name: of the communicator, used for no other one.
-    """
+    """How the ranks of a communicator can connect again."""
 
     network: Network
     endpoints: Sequence[Endpoint]
+    """By rank."""
     name: bytes
+    """Used for no other communicator."""
 
 
 class HostsTeam(HostTeam):
     """One rank's part of a communicator that spans hosts.
 
     Args:
-        team: the core's part.
-        group: the ranks.
         own_cores: whether every rank of this host has a core of its own. all_own_cores: whether every rank has.
-        contacts: of the ranks.
         over: what UCX, if it is the link, uses; see ucx.choose.
     """
 
@@ -179,7 +172,6 @@ def connect(
     Args:
         exchange, position, members: as for share_segment. The ranks in the exchange may be on several hosts.
         group: of the members; None for a non-member.
-        network: of this process.
         timeout: seconds for connecting, if not the network's.
         check: called several times a second meanwhile; raises if a member will never connect.
 

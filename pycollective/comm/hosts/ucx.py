@@ -145,7 +145,6 @@ def connect(
 
     Args:
         over: from `choose`. address: as for `offer`.
-        rank: of this process in the communicator.
         connections: authenticated, with each rank on another host. They are not used afterwards.
         hosts: name of each rank's host.
         deadline: on the clock of time.monotonic().

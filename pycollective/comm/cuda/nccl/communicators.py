@@ -29,9 +29,7 @@ class NcclRail:
     """One NCCL communicator. Collective.
 
     Args:
-        exchange: allgather of bytes among the ranks; used twice, also on failure.
-        rank, size: this rank's number, and the number of ranks.
-        device: the GPU's number.
+        exchange: among the ranks; used twice, also on failure.
         most_blocks: thread blocks that NCCL may use; 0 for no limit.
 
     Raises:
@@ -88,7 +86,6 @@ class NcclRail:
         Args:
             s: its signature, of what NCCL does not lack; root and counts refer to this communicator's ranks.
             x, out: addresses; 0 if there is none. May be equal.
-            stream: its handle.
             timeout: seconds for the peers to call; counted from now also for work in the stream.
 
         Raises:
@@ -172,8 +169,6 @@ class NcclTeam:
     """A communicator's calls with `topology="nccl"`. A Backend. Created by the first of them, which is collective.
 
     Args:
-        host: the communicator's backend.
-        device: of this rank's arrays.
         note: compares a call with the peers', if they share memory.
     """
 

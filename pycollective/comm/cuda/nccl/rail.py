@@ -41,11 +41,6 @@ _IN_STAGES = frozenset(("sum", "avg", "prod", "min", "max"))
 class RailTeam:
     """One rank's GPU side of a communicator that spans hosts. Collective.
 
-    Args:
-        host: the communicator's backend.
-        device: of this rank's arrays.
-        nccl: the communicator's calls over NCCL.
-
     Attributes:
         path: "nccl", with the copy used and whether large allreduces run in stages, or "host" and why NCCL is not used:
             by PYCOLLECTIVE_CUDA_HOSTS, or because it is not usable on all ranks.
