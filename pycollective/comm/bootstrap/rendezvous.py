@@ -15,7 +15,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from pycollective.comm.bootstrap.sockets.descriptors import are_used_up, raise_limit, refusal
 from pycollective.comm.bootstrap.sockets.frames import LENGTH_BYTES, Reader, frame, pack, receive, unpack
@@ -36,7 +35,6 @@ _MOST_TEXT = 1 << 16  # bytes of an error
 _GRACE = 2.0  # other ranks wait this much longer than rank 0, to receive its list of missing ranks
 _LOOK_SECONDS = 0.25
 _SHOWN = 4  # silent ranks described in an error
-_State = TypeVar("_State")
 
 
 @dataclass(frozen=True)
@@ -235,9 +233,10 @@ class RendezvousBootstrap(ABC):
     def _serve(self, data: bytes, deadline: float) -> list[bytes]:
         """Rank 0: collect from all ranks, in the order of arrival, then answer all."""
         blobs: dict[int, bytes] = {0: data}
+        readers = {rank: Reader(MOST_BYTES) for rank in self._peers}
 
-        def collect(rank: int, reader: Reader) -> bool:
-            found = reader.read(self._peers[rank])
+        def collect(rank: int) -> bool:
+            found = readers[rank].read(self._peers[rank])
             if found is None:
                 return False
             kind, blobs[rank] = found
@@ -247,35 +246,32 @@ class RendezvousBootstrap(ABC):
                 raise ValueError(f"a frame of kind {kind}")
             return True
 
-        self._with_all(selectors.EVENT_READ, lambda: Reader(MOST_BYTES), collect, deadline)
+        self._with_all(selectors.EVENT_READ, collect, deadline)
         result = [blobs[r] for r in range(self.size)]
-        answer = frame(_DATA, pack(result))
+        left = dict.fromkeys(self._peers, memoryview(frame(_DATA, pack(result))))
 
-        def reply(rank: int, left: list[memoryview]) -> bool:
+        def reply(rank: int) -> bool:
             with contextlib.suppress(BlockingIOError):
-                left[0] = left[0][self._peers[rank].send(left[0]) :]
-            return not left[0]
+                left[rank] = left[rank][self._peers[rank].send(left[rank]) :]
+            return not left[rank]
 
-        self._with_all(selectors.EVENT_WRITE, lambda: [memoryview(answer)], reply, deadline)
+        self._with_all(selectors.EVENT_WRITE, reply, deadline)
         return result
 
-    def _with_all(
-        self, event: int, state: Callable[[], _State], step: Callable[[int, _State], bool], deadline: float
-    ) -> None:
+    def _with_all(self, event: int, step: Callable[[int], bool], deadline: float) -> None:
         """Rank 0: `step` for each rank whenever its socket is ready, until it is True; no rank waits for another."""
         with selectors.PollSelector() as selector:
             for rank, peer in self._peers.items():
-                selector.register(peer, event, (rank, state()))
-            while missing := [key.data[0] for key in selector.get_map().values()]:
+                selector.register(peer, event, rank)
+            while missing := [key.data for key in selector.get_map().values()]:
                 ready = selector.select(max(0.0, deadline - time.monotonic()))
                 if not ready and time.monotonic() >= deadline:
                     raise BootstrapError(self._refuse_all(self._missing_text(sorted(missing))))
                 for key, _ in ready:
-                    rank, mine = key.data
                     try:
-                        done = step(rank, mine)
+                        done = step(key.data)
                     except (OSError, EOFError, ValueError):
-                        raise BootstrapError(self._refuse_all(self._gone(rank))) from None
+                        raise BootstrapError(self._refuse_all(self._gone(key.data))) from None
                     if done:
                         selector.unregister(key.fileobj)
 
