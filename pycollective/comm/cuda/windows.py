@@ -80,13 +80,13 @@ def _share_ipc(exchange: Exchange, rank: int, size: int, nbytes: int, device: in
         memory = cuda.allocate_plain(device, nbytes)
         return memory, memory.ipc_handle()
 
-    (mine, _), handles = _all_or_none(exchange, allocate, lambda made: made[1], "export device memory by CUDA IPC")
+    mine, handles = _all_or_none(exchange, allocate, "export device memory by CUDA IPC")
     # No part is freed before all ranks have unmapped it: _all_or_none ensures it, and `mine` lives until then.
 
-    def open_all() -> list[Any]:
-        return [mine if r == rank else cuda.open_ipc(device, handles[r], nbytes) for r in range(size)]
+    def open_all() -> tuple[list[Any], bytes]:
+        return [mine if r == rank else cuda.open_ipc(device, handles[r], nbytes) for r in range(size)], b""
 
-    parts, _ = _all_or_none(exchange, open_all, lambda _: b"", "open a peer's CUDA IPC handle")
+    parts, _ = _all_or_none(exchange, open_all, "open a peer's CUDA IPC handle")
     return DeviceWindow(tuple(part.address for part in parts), nbytes, device, parts)
 
 
@@ -95,22 +95,22 @@ def _share_vmm(exchange: Exchange, rank: int, size: int, nbytes: int, device: in
     name = f"\0pycollective/cuda/{secrets.token_hex(16)}".encode()
     descriptor = -1
 
-    def allocate() -> Any:
+    def allocate() -> tuple[Any, bytes]:
         nonlocal descriptor
         memory = cuda.allocate_vmm(device, nbytes)
         descriptor = memory.export_fd()
         listener.bind(name)
         listener.listen(size)
-        return memory
+        return memory, name
 
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        mine, names = _all_or_none(exchange, allocate, lambda _: name, "export device memory as a file descriptor")
+        mine, names = _all_or_none(exchange, allocate, "export device memory as a file descriptor")
 
-        def receive_all() -> list[Any]:
-            return _import_all(cuda, listener, mine, descriptor, names, rank, device)
+        def receive_all() -> tuple[list[Any], bytes]:
+            return _import_all(cuda, listener, mine, descriptor, names, rank, device), b""
 
-        parts, _ = _all_or_none(exchange, receive_all, lambda _: b"", "map a peer's device memory")
+        parts, _ = _all_or_none(exchange, receive_all, "map a peer's device memory")
     finally:
         listener.close()
         if descriptor >= 0:
@@ -153,23 +153,21 @@ def _import_all(
     return parts
 
 
-def _all_or_none(
-    exchange: Exchange, action: Callable[[], Any], token: Callable[[Any], bytes], what: str
-) -> tuple[Any, list[bytes]]:
+def _all_or_none(exchange: Exchange, action: Callable[[], tuple[Any, bytes]], what: str) -> tuple[Any, list[bytes]]:
     """Collective: run an action on every rank; all succeed or all fail.
 
     Returns:
-        the action's result, and every rank's token of it.
+        what the action has made, and every rank's token, which its action has returned with it.
 
     Raises:
         CommunicatorError: the action failed on a rank; names the first one.
     """
-    made, problem = None, ""
+    made, token, problem = None, b"", ""
     try:
-        made = action()
+        made, token = action()
     except Exception as error:  # any error must be reported to the others
         problem = str(error) or type(error).__name__
-    received = exchange(b"!" + problem.encode() if problem else b"=" + token(made))
+    received = exchange(b"!" + problem.encode() if problem else b"=" + token)
     for rank, text in enumerate(received):
         if text[:1] == b"!":
             made = None  # what was mapped is unmapped ...
