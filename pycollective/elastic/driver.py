@@ -17,7 +17,7 @@ from pycollective.comm.bootstrap import elastic_messages as messages
 from pycollective.comm.bootstrap.sockets.authentication import TOKEN_BYTES
 from pycollective.comm.bootstrap.sockets.this_host import loopback
 from pycollective.elastic.discovery import Discovery, Watch
-from pycollective.elastic.formation import Formation, Outcome
+from pycollective.elastic.formation import Formation
 from pycollective.elastic.generations import Generations
 from pycollective.elastic.host_list import HostList
 from pycollective.elastic.limits import Limits
@@ -63,10 +63,8 @@ class Driver:
         self._server = Server(self._token, lambda number: number in self._crew.alive)
         self._crew = Crew(workers, self._server, address, self._token)
         self._hosts, self._generations = HostList(limits.cooldown), Generations(self._server)
-        self._outcome = Outcome()
-        self._formation = Formation(
-            self._crew, self._hosts, self._generations, limits, self._outcome, stored, report, task
-        )
+        self._formation = Formation(self._crew, self._hosts, self._generations, limits, stored, report, task)
+        self._outcome = self._formation.outcome
         self._finishing = False
         self._signals: list[int] = []
 

@@ -50,13 +50,13 @@ class Formation:
         hosts: HostList,
         generations: Generations,
         limits: Limits,
-        outcome: Outcome,
         stored: Callable[[], object] | None,
         report: Callable[[str], None],
         task: Task | None,
     ) -> None:
         self._crew, self._hosts, self._generations = crew, hosts, generations
-        self._limits, self._outcome, self._report, self._task = limits, outcome, report, task
+        self._limits, self._report, self._task = limits, report, task
+        self.outcome = Outcome()
         self._seconds = limits.seconds
         self._stored = stored
         self._begun_with = None if stored is None else stored()
@@ -79,7 +79,7 @@ class Formation:
 
     def begin_again(self) -> bool:
         """Without any worker that has the state, from a commit that was stored meanwhile; False: there is none."""
-        ended = self._outcome.code is not None
+        ended = self.outcome.code is not None
         if self._stored is None or ended or (now := self._stored()) == self._begun_with:
             return False
         self._begun_with, self._has_state, self._generations.members = now, False, []
@@ -112,8 +112,8 @@ class Formation:
     def _fail_without_resets(self, now: float) -> None:
         """Soon: a worker that has failed, so that the others have asked, may not have ended yet."""
         waited = now - (self._first_ask or now) > KILL_AFTER
-        if self._outcome.failed or waited or all(member.ask is not None for member in self.members_left()):
-            self._outcome.fail(f"the limit of {self._limits.resets} resets is reached")
+        if self.outcome.failed or waited or all(member.ask is not None for member in self.members_left()):
+            self.outcome.fail(f"the limit of {self._limits.resets} resets is reached")
 
     def _is_short(self, room: int, now: float) -> bool:
         """Return whether there is too little room for the job; that may last so long only."""
@@ -127,9 +127,9 @@ class Formation:
             if self._generations.number:
                 self._report(f"{text}; waiting for hosts")
         if not self._crew.staying() and self._hosts.is_hopeless():
-            self._outcome.fail(f"{text}: workers have failed on all hosts")
+            self.outcome.fail(f"{text}: workers have failed on all hosts")
         elif now - self._short_since > self._seconds:
-            self._outcome.fail(f"{text}, and no more within {self._seconds:g} s")
+            self.outcome.fail(f"{text}, and no more within {self._seconds:g} s")
         return True
 
     def _start_missing(self, missing: Mapping[str, int], now: float) -> None:
@@ -162,12 +162,12 @@ class Formation:
 
     def _form(self, ranks: list[Worker]) -> None:
         if self._has_state and not ranks[0].synced and not self.begin_again():
-            self._outcome.fail("no worker that has the state of the training remains")
+            self.outcome.fail("no worker that has the state of the training remains")
             return
         for worker in self._crew.staying():
             if worker not in ranks:
                 self._crew.dismiss(worker, _LEAVE_SECONDS)
-        self._first_ask, self._outcome.failed = None, 0
+        self._first_ask, self.outcome.failed = None, 0
         if self._task is not None:
             self._task.begin(len(ranks))
         self._report(self._generations.form(ranks))
