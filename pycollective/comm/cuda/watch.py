@@ -45,7 +45,7 @@ def _serve(host_of: weakref.ref[HostTeam], watched_of: weakref.ref[Watched]) -> 
         del host, watched
 
 
-def fail_if_lost(host: HostBackend) -> None:
+def fail_if_lost(host: HostTeam) -> None:
     """Poison a communicator of which a process has ended."""
     lost = host.lost_peer()
     if lost is not None:

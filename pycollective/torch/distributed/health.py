@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from pycollective.comm.backend import HostBackend
+from pycollective.comm.host.team import HostTeam
 from pycollective.errors import BootstrapError, Error, PeerLostError, TimeoutError
 
 _CLOSING = 1.0
@@ -12,7 +12,7 @@ _CLOSING = 1.0
 _LOOK = 0.01
 
 
-def check(backend: HostBackend) -> None:
+def check(backend: HostTeam) -> None:
     """Raise the error that has ended a communicator, or PeerLostError for a rank whose process has exited."""
     backend.check()
     for rank in range(backend.group.size):
@@ -20,14 +20,14 @@ def check(backend: HostBackend) -> None:
             raise PeerLostError(f"rank {rank} is gone (its process has ended)", rank)
 
 
-def give_up(backend: HostBackend, error: Error) -> None:
+def give_up(backend: HostTeam, error: Error) -> None:
     """End a communicator on all ranks, so that they do not wait for this one, whose call has failed."""
     if isinstance(error, BootstrapError):  # ranks have not joined a second communicator
         error = _lost(backend, within=_CLOSING) or TimeoutError(str(error))
     backend.fail(error)
 
 
-def _lost(backend: HostBackend, within: float) -> PeerLostError | None:
+def _lost(backend: HostTeam, within: float) -> PeerLostError | None:
     """The loss of a rank, if one is detected within so many seconds."""
     end = time.monotonic() + within
     while True:

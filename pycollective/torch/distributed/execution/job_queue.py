@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from pycollective.comm.backend import HostBackend
+from pycollective.comm.host.team import HostTeam
 from pycollective.comm.communicator import Communicator
 from pycollective.errors import CommunicatorError, Error, NestedCallError, TimeoutError
 from pycollective.torch.distributed import health
@@ -85,7 +85,7 @@ class JobQueue:
     backend: of the process group's communicator; a failure of one of the two communicators ends both.
     """
 
-    def __init__(self, build: Callable[[], Communicator], name: str, backend: HostBackend) -> None:
+    def __init__(self, build: Callable[[], Communicator], name: str, backend: HostTeam) -> None:
         self._build, self._name, self._backend = build, name, backend
         self._comm: Communicator | None = None
         self._jobs: collections.deque[Ticket] = collections.deque()
