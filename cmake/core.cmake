@@ -22,6 +22,7 @@ add_library(pc_core STATIC
   csrc/executor/plan.cpp
   csrc/executor/table_directory.cpp
   csrc/executor/cpu/calls.cpp
+  csrc/executor/cpu/heaps.cpp
   csrc/executor/cpu/liveness.cpp
   csrc/executor/cpu/reports.cpp
   csrc/executor/cpu/staging.cpp
@@ -50,6 +51,7 @@ add_library(pc_core STATIC
   csrc/link/ucx_link.cpp
   csrc/link/ucx_worker.cpp
   csrc/progress/progress.cpp
+  csrc/window/heap.cpp
   csrc/window/segment.cpp
   csrc/window/memfd.cpp
   csrc/window/posix_shm.cpp)

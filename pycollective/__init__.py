@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from pycollective.comm.explain import Explanation
     from pycollective.comm.handle import Handle
     from pycollective.comm.host.local_world import LocalWorld, local_world
+    from pycollective.comm.host.shared_arrays import shared_arrays
     from pycollective.comm.world import from_mpi, init, is_initialized, shutdown, world
     from pycollective.schedule.language.registry import topology
 
@@ -92,6 +93,7 @@ _HOMES = {
     "is_initialized": "comm.world",
     "local_world": "comm.host.local_world",
     "op": "comm.arguments.operators",
+    "shared_arrays": "comm.host.shared_arrays",
     "shutdown": "comm.world",
     "topology": "schedule.language.registry",
     "world": "comm.world",
@@ -103,7 +105,7 @@ __all__ = ["BootstrapError", "CommunicatorError", "Error", "MismatchError", "Nes
 __all__ += ["ProgramError", "TimeoutError", "TopologyError", "VerificationError"]
 # the names in _HOMES
 __all__ += ["Communicator", "Explanation", "Handle", "LocalWorld", "Op"]
-__all__ += ["from_mpi", "init", "is_initialized", "local_world", "op", "shutdown", "topology", "world"]
+__all__ += ["from_mpi", "init", "is_initialized", "local_world", "op", "shared_arrays", "shutdown", "topology", "world"]
 # functions of the default communicator
 __all__ += ["rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"]
 __all__ += ["allreduce", "reduce", "reduce_scatter", "broadcast", "allgather", "allgatherv", "gather", "scatter"]

@@ -11,7 +11,7 @@ import numpy as np
 from bodies import Body, run_by
 from reference import Array, reference
 
-from pycollective import Communicator, local_world
+from pycollective import Communicator, local_world, shared_arrays
 from pycollective.comm.arguments.operators import Compiled, Op
 from pycollective.schedule import COLLECTIVES
 from pycollective.schedule.language import registry
@@ -19,7 +19,7 @@ from pycollective.schedule.language import registry
 REDUCING = ("allreduce", "reduce", "reduce_scatter")
 MOVING = ("broadcast", "allgather", "gather", "scatter", "alltoall")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
-PLACES = ("plain", "window", "view", "unaligned")
+PLACES = ("plain", "window", "view", "shared", "unaligned")
 TOPOLOGIES_OF = {name: [row.name for row in registry.describe() if name in row.collectives] for name in COLLECTIVES}
 """By collective: the topologies that support it."""
 
@@ -98,6 +98,10 @@ def place(comm: Communicator, values: Array, where: str) -> Array:
         made = raw[1:].view(values.dtype).reshape(values.shape)
     elif where == "window":
         made = comm.empty(values.shape, values.dtype)
+    elif where == "shared":  # part of a large array
+        with shared_arrays():
+            made = np.empty(values.nbytes + (64 << 10), np.uint8)[: values.nbytes].view(values.dtype)
+            made = made.reshape(values.shape)
     else:
         whole = comm.empty(len(values) + 5, values.dtype)
         made = whole[3 : 3 + len(values)]

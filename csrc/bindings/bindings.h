@@ -114,6 +114,7 @@ void bind_handle(py::module_& m);
 void bind_ledger(py::module_& m);
 void bind_methods(py::module_& m);
 void bind_schedule(py::module_& m);
+void bind_heap(py::module_& m);
 void bind_segment(py::module_& m);
 void bind_table_directory(py::module_& m);
 void bind_tables(py::module_& m);

@@ -78,6 +78,7 @@ PYBIND11_MODULE(_core, m) {
   pc::bind_tables(m);
   pc::bind_schedule(m);
   pc::bind_segment(m);
+  pc::bind_heap(m);
   pc::bind_array(m);
   pc::bind_call_arrays(m);
   pc::bind_dlpack(m);

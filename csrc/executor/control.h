@@ -44,10 +44,12 @@ struct Fingerprint {
 
 uint64_t digest_of(const std::vector<int64_t>& counts);
 
-// The positions of a rank's arrays in the communicator's windows; -1: not in a window.
+// The positions of a rank's arrays in the communicator's windows or in the heap of its process.
 struct Location {
-  int64_t window = -1;
+  static constexpr int64_t kNone = -1, kHeap = INT64_MAX;
+  int64_t window = kNone;  // its id, or one of these
   int64_t offset = 0;
+  bool found() const { return window != kNone; }
 };
 
 // The sequence number is stored before and after the rest: if both are equal, it belongs to that call.
@@ -90,6 +92,7 @@ struct alignas(128) RankBlock {
   alignas(128) std::atomic<uint64_t> call[kRing];  // by sequence: the call's digest with the sequence mixed in
 
   alignas(64) Entry entry[kRing];
+  std::atomic<uint64_t> placed[kRing];  // by sequence, which it holds, of a call with arrays in windows: see placed()
 
   alignas(64) std::atomic<Presence> presence;
   std::atomic<int32_t> pid;
@@ -100,6 +103,9 @@ struct alignas(128) RankBlock {
   std::atomic<uint64_t> given_up;  // the first call that this rank has given up; 0: none
   std::atomic<uint8_t> agreed;  // by the first rank of a host: the placement of the newest call that is negotiated
   std::atomic<uint32_t> survivor;  // generation of shrink() that this rank takes part in
+  std::atomic<uint32_t> heap;          // 1: `heap_token` names the heap of its process
+  std::atomic<uint32_t> heap_readers;  // how many ranks of its host have mapped it for this communicator
+  char heap_token[96];
   char mail[256];  // shrink(): the leader's description of the new communicator
   char failure[512];  // with Presence::departed: what ended the program; empty: no error
 
@@ -107,6 +113,9 @@ struct alignas(128) RankBlock {
   void wake();  // the ranks that sleep on the counter
   void set_failure(const std::string& text) { failure[text.copy(failure, sizeof failure - 1)] = '\0'; }
 };
+
+// What RankBlock::placed holds of a call.  A rank without an array in a window writes nothing, and may be calls ahead.
+inline uint64_t placed(uint64_t sequence, uint8_t placement) { return sequence << 8 | placement; }
 
 constexpr uint32_t kPoisoned = ~0u;
 

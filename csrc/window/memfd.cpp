@@ -25,6 +25,7 @@ class Memfd final : public Segment {
     return "memfd:" + std::to_string(getpid()) + ":" + std::to_string(fd_.get()) + ":" + std::to_string(bytes_);
   }
   void seal() override { fd_.close(); }
+  int descriptor() const override { return fd_.get(); }
   void reserve(size_t offset, size_t bytes) override {
     if (bytes == 0) return;
     if (fallocate(fd_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0)

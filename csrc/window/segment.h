@@ -21,6 +21,7 @@ class Segment {
   // Claims the memory of [offset, offset + bytes) now.  Throws SystemFailure if there is not enough, so that a full
   // /dev/shm is an error here rather than a bus error later.
   virtual void reserve(size_t offset, size_t bytes) = 0;
+  virtual int descriptor() const { return -1; }  // of the file that is mapped; -1: none, or closed
 
  protected:
   Segment() = default;

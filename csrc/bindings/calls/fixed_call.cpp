@@ -49,7 +49,7 @@ Operation FixedCall::operation(const void* input, void* output) const {
   call_->require_open();
   Operation made;
   made.plan = plan_;
-  made.negotiates = team_->has_windows() && may_use_windows_;
+  made.negotiates = team_->spans_hosts() && team_->has_windows() && may_use_windows_;
   made.input = input;
   made.output = output;
   made.timeout = timeout_;

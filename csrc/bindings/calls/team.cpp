@@ -159,6 +159,17 @@ void bind_team(py::module_& m) {
             return std::make_shared<Window>(self.team(), required(std::move(segment)), id, stride, bytes);
           },
           py::arg("segment"), py::arg("id"), py::arg("stride"), py::arg("bytes"))
+      .def(
+          "place_of",
+          [](const TeamCall& self, const py::object& x) {
+            const ArrayView view = view_of(x, "x");
+            const Location at = self.team()->place(view.data, view.bytes());
+            return at.window == Location::kHeap ? "shared" : at.found() ? "window" : "plain";
+          },
+          py::arg("x"), "Where calls find an array: in a \"window\", \"shared\" as part of the heap, or \"plain\".")
+      .def_property_readonly(
+          "heap_problem", [](const TeamCall& self) { return self.team()->heap_problem(); },
+          "Why a peer's heap could not be mapped; empty: no such problem.")
       .def("watch_peers", [](const TeamCall& self) { self.team()->watch_peers(); })
       .def("set_patience", &set_patience, py::arg("spin_us"), py::arg("yield_us"), py::arg("awake_us") = 0.0)
       .def(

@@ -155,16 +155,16 @@ void TeamCall::check(PlanKey& key, Arrays& a) const {
   }
 }
 
-// The same on all ranks, regardless of their arrays.
+// Between hosts the same on all ranks, regardless of their arrays.
 bool TeamCall::may_use_windows(const PlanKey& key) const {
-  return team_->has_windows() &&
+  return team_->may_place() &&
          team_->uses_windows(key.collective, key.count * static_cast<int64_t>(size_of(key.dtype)));
 }
 
 uint8_t TeamCall::place(Collective collective, Arrays& a) const {
   const auto located = [&](const ArrayView& view, Location& at) {
-    at = team_->locate(view.data, view.bytes());
-    return at.window >= 0;
+    at = team_->place(view.data, view.bytes());
+    return at.found();
   };
   const uint8_t placement = placement_of(
       traits(collective), a, [&] { return located(a.input, a.input_at); },
@@ -253,8 +253,8 @@ std::shared_ptr<const Plan> TeamCall::plan_for(const PlanKey& key) {
 Operation TeamCall::prepare(Terms& terms, Arrays& a) {
   PlanKey& key = terms.key;
   check(key, a);
-  const bool negotiates = may_use_windows(key);
-  key.placement = negotiates ? place(key.collective, a) : 0;
+  const bool may_use = may_use_windows(key);
+  key.placement = may_use ? place(key.collective, a) : 0;
   std::shared_ptr<const Plan> plan = plan_for(key);
   if ((a.input.data == nullptr && plan->schedule->uses_input() && a.count > 0 && !a.has_input) ||
       (a.output.data == nullptr && plan->schedule->uses_output() && a.count > 0 && !a.has_output))
@@ -268,7 +268,7 @@ Operation TeamCall::prepare(Terms& terms, Arrays& a) {
   operation.gather = std::move(a.gather);
   operation.step = terms.step;
   operation.timeout = std::chrono::duration<double>(read_timeout(terms.timeout));
-  operation.negotiates = negotiates;
+  operation.negotiates = may_use && (team_->spans_hosts() || key.placement != 0);
   if (key.placement != 0) {
     PlanKey staged = key;
     staged.placement = 0;

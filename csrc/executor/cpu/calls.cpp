@@ -71,23 +71,29 @@ void Team::announce(const Operation& op) {
   entry.complete.store(op.sequence, std::memory_order_release);
 }
 
-// Enters the call and waits until all have.  If a rank's placement differs from this rank's, all stage.
+// Enters the call and waits until all have.  If a rank's placement differs from this rank's, all stage; on one host the
+// ranks without an array in a window then are not here.
 bool Team::handshake(Operation& op) {
   CpuGroup<SingleLane> group(*this, op);
-  if (!op.cursor.entered) group.enter(op.span.base, true);
+  const uint8_t placement = op.plan->fingerprint.placement;
+  const uint32_t at = op.sequence % kRing;
+  if (!op.cursor.entered) {
+    control_.block(rank()).placed[at].store(placed(op.sequence, placement), std::memory_order_relaxed);
+    group.enter(op.span.base, true);
+  }
   op.cursor.entered = true;
   if (spans_hosts_) return handshake_across_hosts(op);
-  const uint8_t placement = op.plan->fingerprint.placement;
   const bool may_fill = traits(op.plan->fingerprint.collective).single_buffer;
   bool same_placement = true, fills = false;
   for (int32_t peer = 0; peer < size(); ++peer) {
     if (!group.await(peer, op.span.base)) return false;
-    const Entry& entry = control_.block(peer).entry[op.sequence % kRing];
-    same_placement = same_placement && entry.fingerprint.placement == placement;
-    fills = fills || (may_fill && entry.fills);
+    const RankBlock& theirs = control_.block(peer);
+    if (theirs.placed[at].load(std::memory_order_relaxed) != placed(op.sequence, placement)) same_placement = false;
+    else fills = fills || (may_fill && theirs.entry[at].fills);
   }
   if (!same_placement && op.fallback) {
     op.plan = op.fallback;
+    heaps_.meet();
   } else if (op.plan->windows()) {
     for (int32_t peer = 0; peer < size(); ++peer)
       if (peer != rank() && !read_locations(op, peer)) return false;
@@ -174,9 +180,9 @@ bool Team::read_locations(const Operation& op, int32_t peer) {
   const uint8_t placement = op.plan->fingerprint.placement;
   const int32_t local = members_.local[static_cast<size_t>(peer)];
   bool known = true;
-  if ((placement & input_shared) != 0) known = (peer_input_[peer] = windows_.address(local, entry.input)) != nullptr;
+  if ((placement & input_shared) != 0) known = (peer_input_[peer] = address(local, entry.input)) != nullptr;
   if ((placement & output_shared) != 0)
-    known = (peer_output_[peer] = windows_.address(local, entry.output)) != nullptr && known;
+    known = (peer_output_[peer] = address(local, entry.output)) != nullptr && known;
   if (!known)
     give_up(op, Fault::mismatch, members_[peer],
             label(peer) + " uses a window in " + describe(op) + " whose array " + label(rank()) +
@@ -187,6 +193,7 @@ bool Team::read_locations(const Operation& op, int32_t peer) {
 // This rank publishes nothing more.
 void Team::fail(const Operation& op) {
   remotes_.abandon();
+  if (op.output_at.window == Location::kHeap) Heap::retire(op.output);
   RankBlock& mine = control_.block(rank());
   if (mine.given_up.load(std::memory_order_relaxed) == 0)
     mine.given_up.store(op.begun ? op.sequence : sequence_.load(), std::memory_order_seq_cst);

@@ -57,7 +57,7 @@ struct Operation {
   uint64_t sequence;
   uint64_t digest;  // compared by peers: differs between any two calls, and between calls of different sequence
   Span span;
-  bool negotiates = false;  // the communicator has windows: agree with the peers on the plan
+  bool negotiates = false;  // agree with the peers on the plan: arrays may be in windows
   uint8_t placement = 0;    // of the ranks of this host, when it has been sent to other hosts
   bool placement_sent = false;
   bool begun = false;

@@ -12,6 +12,7 @@
 #include "executor/control.h"
 #include "executor/cpu/call_mutex.h"
 #include "executor/cpu/channel.h"
+#include "executor/cpu/heaps.h"
 #include "executor/cpu/hosts/remotes.h"
 #include "executor/cpu/liveness.h"
 #include "executor/cpu/membership.h"
@@ -20,6 +21,7 @@
 #include "executor/cpu/shared_writes.h"
 #include "executor/cpu/windows.h"
 #include "executor/trace.h"
+#include "window/heap.h"
 #include "window/segment.h"
 
 namespace pc {
@@ -109,6 +111,8 @@ class alignas(64) Team {
   void add_window(int64_t id, WindowView view);
   void remove_window(int64_t id) { windows_.remove(id); }
   bool has_windows() const { return windows_.any(); }
+  // Whether arrays may be where peers can access them.  Between hosts the same on all ranks: has_windows().
+  bool may_place() const { return has_windows() || (!spans_hosts_ && Heap::existing() != nullptr); }
   // Whether a call's arrays are used in place if they are in windows; the same on all ranks, whatever their arrays.  In
   // a weighted call hosts that share no edge do not wait for each other, as they would to agree on placements.
   bool uses_windows(Collective collective, int64_t bytes) const {
@@ -117,6 +121,13 @@ class alignas(64) Team {
     return t.windows && !t.weighted && bytes > kAlwaysStagedBetweenHosts;
   }
   Location locate(const void* address, int64_t bytes) const { return windows_.locate(address, bytes); }
+  // In a window or in the heap of this process.
+  Location place(const void* address, int64_t bytes) {
+    const Location at = windows_.locate(address, bytes);
+    return at.found() || spans_hosts_ ? at : heaps_.locate(address, bytes);
+  }
+  // Why arrays in a heap are staged; empty: they are not, or no heap was used.
+  std::string heap_problem() const { return heaps_.problem(); }
 
   int32_t rank() const { return members_.rank; }
   int32_t size() const { return members_.size; }
@@ -158,6 +169,9 @@ class alignas(64) Team {
   void fill(Operation& op);
   bool check_call(const Operation& op, int32_t peer);
   bool read_locations(const Operation& op, int32_t peer);
+  char* address(int32_t local, Location at) const {
+    return at.window == Location::kHeap ? heaps_.address(local, at.offset) : windows_.address(local, at);
+  }
   // The counter and what it is checked against are written together: the line is polled.
   void publish(const Operation& op, uint64_t value) {
     RankBlock& mine = control_.block(rank());
@@ -220,6 +234,7 @@ class alignas(64) Team {
   std::shared_ptr<const Plan> announced_[kRing];  // plans whose fingerprint this rank's entry already holds
   std::vector<char*> peer_input_, peer_output_;
   Windows windows_;
+  Heaps heaps_{control_, members_};
 
   Remotes remotes_;
   std::unique_ptr<Channel> channel_;  // null: this is a communicator

@@ -24,7 +24,7 @@ class Windows {
   void add(int64_t id, WindowView view, int32_t local);
   void remove(int64_t id);
   bool any() const { return any_.load(std::memory_order_relaxed); }  // or there were: the same on all ranks
-  // The position of an address range in a window of this rank; window -1: in none.
+  // The position of an address range in a window of this rank, if it is in one.
   Location locate(const void* address, int64_t bytes) const;
   // The address of that position in the part of another rank of this host; null: this rank has no such window.
   char* address(int32_t local, Location at) const;

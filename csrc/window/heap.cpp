@@ -1,0 +1,216 @@
+#include "window/heap.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <random>
+
+#include "base/status.h"
+#include "window/kinds.h"
+
+namespace pc {
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr size_t kKept = 64 << 20;  // bytes kept for later arrays beyond as many as are in use
+
+std::atomic<Heap*> newest{nullptr};      // of this process or, after a fork, of its parent
+std::atomic<bool> inherited{false};      // it is of the parent
+std::mutex making;
+
+size_t round_up(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+size_t memory_of_machine() {
+  const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
+  return static_cast<size_t>(pages) * static_cast<size_t>(bytes);
+}
+
+uint64_t& proof_in(const Segment& segment) { return *reinterpret_cast<uint64_t*>(segment.data()); }
+
+}  // namespace
+
+Heap* Heap::existing() {
+  return inherited.load(std::memory_order_relaxed) ? nullptr : newest.load(std::memory_order_acquire);
+}
+
+Heap& Heap::of_process() {
+  const std::lock_guard lock(making);
+  if (Heap* const found = existing()) return *found;
+  static const int registered = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+  if (registered != 0) throw SystemFailure("no room for a handler of forks");
+  auto* const made = new Heap(memory_of_machine());  // never destroyed: arrays may outlive everything
+  made->older_ = newest.load();
+  newest.store(made, std::memory_order_release);
+  inherited = false;
+  return *made;
+}
+
+Heap::Heap(size_t bytes) : segment_(create_segment("memfd", bytes)), end_(kPage) {
+  segment_->reserve(0, kPage);
+  std::random_device random;
+  proof_in(*segment_) = static_cast<uint64_t>(random()) << 32 | random();
+}
+
+bool Heap::owned(const void* address) {
+  for (const Heap* heap = newest.load(std::memory_order_acquire); heap != nullptr; heap = heap->older_)
+    if (heap->contains(address, 0)) return true;
+  return false;
+}
+
+void Heap::free(void* address) {
+  Heap* const own = existing();
+  if (own == nullptr || !own->contains(address, 0)) return;
+  const std::lock_guard lock(own->mutex_);
+  own->release(static_cast<size_t>(own->offset(address)));
+}
+
+void Heap::retire(const void* address) {
+  Heap* const own = existing();
+  if (own == nullptr || !own->contains(address, 0)) return;
+  const std::lock_guard lock(own->mutex_);
+  const auto next = own->used_.upper_bound(static_cast<size_t>(own->offset(address)));
+  if (next != own->used_.begin()) own->retired_.insert(std::prev(next)->first);
+}
+
+void* Heap::allocate(size_t bytes, bool& zeroed) {
+  const size_t wanted = round_up(std::max<size_t>(bytes, 1));
+  const std::lock_guard lock(mutex_);
+  size_t offset = end_;
+  Free block{wanted, false};
+  if (const auto fits = by_size_.lower_bound({wanted, 0}); fits != by_size_.end()) {
+    offset = fits->second;
+    const auto found = free_.find(offset);
+    block = found->second;
+    remove_free(found);
+  } else if (wanted < bytes || segment_->bytes() - end_ < wanted) {
+    return nullptr;
+  } else {
+    end_ += wanted;
+  }
+  if (!block.backed) {
+    try {
+      segment_->reserve(offset, wanted);
+    } catch (const SystemFailure&) {
+      insert_free(offset, block);
+      return nullptr;
+    }
+  }
+  if (block.bytes > wanted) insert_free(offset + wanted, {block.bytes - wanted, block.backed});
+  used_.emplace(offset, wanted);
+  used_bytes_ += wanted;
+  zeroed = !block.backed;
+  return segment_->data() + offset;
+}
+
+void Heap::release(size_t offset) {
+  const auto found = used_.find(offset);
+  if (found == used_.end() || retired_.contains(offset)) return;
+  Free block{found->second, true};
+  used_bytes_ -= block.bytes;
+  used_.erase(found);
+  if (kept_bytes_ + block.bytes > used_bytes_ + kKept)
+    block.backed = fallocate(segment_->descriptor(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                             static_cast<off_t>(offset), static_cast<off_t>(block.bytes)) != 0;
+  // Joined with what is free beside it and has memory too, or has none either.
+  auto next = free_.lower_bound(offset);
+  if (next != free_.end() && next->first == offset + block.bytes && next->second.backed == block.backed) {
+    block.bytes += next->second.bytes;
+    remove_free(next);
+  }
+  next = free_.lower_bound(offset);
+  if (next != free_.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second.bytes == offset && before->second.backed == block.backed) {
+      offset = before->first;
+      block.bytes += before->second.bytes;
+      remove_free(before);
+    }
+  }
+  insert_free(offset, block);
+}
+
+void Heap::insert_free(size_t offset, Free block) {
+  free_.emplace(offset, block);
+  by_size_.emplace(block.bytes, offset);
+  if (block.backed) kept_bytes_ += block.bytes;
+}
+
+void Heap::remove_free(std::map<size_t, Free>::iterator block) {
+  if (block->second.backed) kept_bytes_ -= block->second.bytes;
+  by_size_.erase({block->second.bytes, block->first});
+  free_.erase(block);
+}
+
+size_t Heap::room(const void* address) {
+  for (const Heap* heap = newest.load(std::memory_order_acquire); heap != nullptr; heap = heap->older_) {
+    if (!heap->contains(address, 0)) continue;
+    const std::lock_guard lock(heap->mutex_);
+    const auto found = heap->used_.find(static_cast<size_t>(heap->offset(address)));
+    return found == heap->used_.end() ? 0 : found->second;
+  }
+  return 0;
+}
+
+size_t Heap::used() const {
+  const std::lock_guard lock(mutex_);
+  return used_bytes_;
+}
+
+size_t Heap::retained() const {
+  const std::lock_guard lock(mutex_);
+  return used_bytes_ + kept_bytes_;
+}
+
+std::string Heap::token() const { return segment_->token() + "/" + std::to_string(proof_in(*segment_)); }
+
+// The child must find the heap's lists whole.
+void Heap::before_fork() {
+  making.lock();
+  if (Heap* const own = existing()) own->mutex_.lock();
+}
+
+void Heap::after_fork_in_parent() {
+  if (Heap* const own = existing()) own->mutex_.unlock();
+  making.unlock();
+}
+
+void Heap::after_fork_in_child() {
+  if (Heap* const own = existing()) {
+    own->make_private();
+    own->mutex_.unlock();
+    inherited = true;
+  }
+  making.unlock();
+}
+
+// Without it, what the child writes to its parent's arrays would be the parent's.
+void Heap::make_private() {
+  void* const mapped = mmap(segment_->data(), end_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
+                            segment_->descriptor(), 0);
+  if (mapped == MAP_FAILED) {
+    constexpr char kWhy[] = "pycollective: a forked process ends, since it cannot copy its parent's shared arrays\n";
+    static_cast<void>(write(STDERR_FILENO, kWhy, sizeof kWhy - 1));
+    _exit(127);
+  }
+  segment_->seal();
+}
+
+std::shared_ptr<Segment> attach_heap(const std::string& token) {
+  const size_t slash = token.find('/'), colon = token.rfind(':', slash);
+  if (slash == std::string::npos || colon == std::string::npos) throw InvalidArgument("malformed token " + token);
+  uint64_t bytes = 0, proof = 0;
+  parse_numbers("bytes:" + token.substr(colon + 1, slash - colon - 1), "bytes", {&bytes});
+  parse_numbers("proof:" + token.substr(slash + 1), "proof", {&proof});
+  const std::string name = token.substr(0, slash);
+  std::shared_ptr<Segment> segment = attach_segment(name, bytes);
+  segment->seal();
+  if (bytes < kPage || proof_in(*segment) != proof) refuse(name, "it is another process's heap");
+  return segment;
+}
+
+}  // namespace pc
