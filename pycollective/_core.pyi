@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import typing
 import typing_extensions
-__all__: list[str] = ['ALWAYS_STAGED', 'ALWAYS_STAGED_BETWEEN_HOSTS', 'AgreedOperation', 'Board', 'Carrier', 'Engine', 'Handle', 'HostBuffer', 'JaxGraphCall', 'Layout', 'Ledger', 'Rounds', 'Schedule', 'Segment', 'TableDirectory', 'Team', 'TensorFlowCall', 'TensorFlowCompiledCall', 'UcxDevices', 'UcxWorker', 'Window', 'Work', 'announcements', 'check_call', 'collectives', 'combine', 'define_tensorflow_operations', 'define_tensorflow_xla_targets', 'dlpack_layout', 'dtype_name', 'dtypes', 'instruction_set', 'jax_add_start', 'jax_handlers', 'jax_plan', 'jax_plan_both', 'method_of', 'operators', 'placement', 'reducer_in_place', 'report_on_signal', 'settings', 'takes', 'timeout_of']
+__all__: list[str] = ['ALWAYS_STAGED', 'ALWAYS_STAGED_BETWEEN_HOSTS', 'AgreedOperation', 'Board', 'Carrier', 'Engine', 'Handle', 'HostBuffer', 'JaxGraphCall', 'Layout', 'Ledger', 'Rounds', 'Schedule', 'Segment', 'TableDirectory', 'Team', 'TensorFlowCall', 'TensorFlowCompiledCall', 'UcxDevices', 'UcxWorker', 'Window', 'Work', 'allocate_in_heap', 'announcements', 'check_call', 'collectives', 'combine', 'define_tensorflow_operations', 'define_tensorflow_xla_targets', 'dlpack_layout', 'dtype_name', 'dtypes', 'heap_bytes', 'instruction_set', 'is_in_heap', 'jax_add_start', 'jax_handlers', 'jax_plan', 'jax_plan_both', 'method_of', 'operators', 'placement', 'reducer_in_place', 'report_on_signal', 'set_numpy_allocator', 'settings', 'takes', 'timeout_of']
 class Schedule:
     """
     One rank's compiled schedule, checked.
@@ -247,6 +247,10 @@ class Team:
         ...
     def mail(self, rank: typing.SupportsInt | typing.SupportsIndex) -> str:
         ...
+    def place_of(self, x: typing.Any) -> str:
+        """
+        Where calls find an array: in a "window", "shared" as part of the heap, or "plain".
+        """
     def report_lost(self, rank: typing.SupportsInt | typing.SupportsIndex, text: str) -> None:
         ...
     def report_mismatch(self, rank: typing.SupportsInt | typing.SupportsIndex, text: str) -> None:
@@ -291,6 +295,11 @@ class Team:
     @property
     def expelled(self) -> bool:
         ...
+    @property
+    def heap_problem(self) -> str:
+        """
+        Why a peer's heap could not be mapped; empty: no such problem.
+        """
     @property
     def poisoned(self) -> bool:
         ...
@@ -597,6 +606,10 @@ class TensorFlowCompiledCall:
     @property
     def inputs(self) -> typing.Any:
         ...
+def allocate_in_heap() -> typing.Any:
+    """
+    Let NumPy allocate large arrays in the heap of this process, in this context; returns what allocated before.
+    """
 def announcements(items: collections.abc.Sequence[typing.Any], size: typing.SupportsInt | typing.SupportsIndex, grouped: bool = True) -> list[bytes]:
     """
     This rank's announcements of items that are submitted as a group, or each for itself, among `size` ranks. Raises for an invalid item.
@@ -641,10 +654,16 @@ def dtypes() -> list[str]:
     """
     Names of the element types.
     """
+def heap_bytes() -> tuple[int, int]:
+    """
+    Bytes of the heap's arrays, and of the memory that it takes.
+    """
 def instruction_set() -> str:
     """
     Vector code in use: baseline, avx2 or avx512.
     """
+def is_in_heap(address: typing.SupportsInt | typing.SupportsIndex) -> bool:
+    ...
 def jax_add_start(start: typing.Any) -> int:
     """
     The number of a Python function for custom calls.
@@ -680,6 +699,10 @@ def reducer_in_place(communicator: typing.Any, timeout: typing.SupportsFloat | t
 def report_on_signal(number: typing.SupportsInt | typing.SupportsIndex) -> bool:
     """
     Make engines report to standard error which operations wait for which ranks, on this signal.
+    """
+def set_numpy_allocator(handler: typing.Any) -> typing.Any:
+    """
+    Let NumPy allocate with what was returned before.
     """
 def settings() -> list[tuple[str, float, float, str]]:
     """

@@ -21,7 +21,7 @@ constexpr size_t kKept = 64 << 20;  // bytes kept for later arrays beyond as man
 
 std::atomic<Heap*> newest{nullptr};      // of this process or, after a fork, of its parent
 std::atomic<bool> inherited{false};      // it is of the parent
-std::mutex making;
+std::mutex making;  // of a heap, and of the list of those attached
 
 size_t round_up(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
@@ -96,11 +96,11 @@ void* Heap::allocate(size_t bytes, bool& zeroed) {
     try {
       segment_->reserve(offset, wanted);
     } catch (const SystemFailure&) {
-      insert_free(offset, block);
+      add_free(offset, block);
       return nullptr;
     }
   }
-  if (block.bytes > wanted) insert_free(offset + wanted, {block.bytes - wanted, block.backed});
+  if (block.bytes > wanted) add_free(offset + wanted, {block.bytes - wanted, block.backed});
   used_.emplace(offset, wanted);
   used_bytes_ += wanted;
   zeroed = !block.backed;
@@ -110,34 +110,44 @@ void* Heap::allocate(size_t bytes, bool& zeroed) {
 void Heap::release(size_t offset) {
   const auto found = used_.find(offset);
   if (found == used_.end() || retired_.contains(offset)) return;
-  Free block{found->second, true};
-  used_bytes_ -= block.bytes;
+  used_bytes_ -= found->second;
+  add_free(offset, {found->second, true});
   used_.erase(found);
-  if (kept_bytes_ + block.bytes > used_bytes_ + kKept)
-    block.backed = fallocate(segment_->descriptor(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                             static_cast<off_t>(offset), static_cast<off_t>(block.bytes)) != 0;
-  // Joined with what is free beside it and has memory too, or has none either.
-  auto next = free_.lower_bound(offset);
+  trim();
+}
+
+// Joins it with its neighbours that have memory if it has, or have none either.
+void Heap::add_free(size_t offset, Free block) {
+  const auto next = free_.lower_bound(offset);
   if (next != free_.end() && next->first == offset + block.bytes && next->second.backed == block.backed) {
     block.bytes += next->second.bytes;
     remove_free(next);
   }
-  next = free_.lower_bound(offset);
-  if (next != free_.begin()) {
-    const auto before = std::prev(next);
-    if (before->first + before->second.bytes == offset && before->second.backed == block.backed) {
-      offset = before->first;
-      block.bytes += before->second.bytes;
-      remove_free(before);
-    }
+  const auto after = free_.lower_bound(offset);
+  const auto before = after == free_.begin() ? free_.end() : std::prev(after);
+  if (before != free_.end() && before->first + before->second.bytes == offset &&
+      before->second.backed == block.backed) {
+    offset = before->first;
+    block.bytes += before->second.bytes;
+    remove_free(before);
   }
-  insert_free(offset, block);
-}
-
-void Heap::insert_free(size_t offset, Free block) {
   free_.emplace(offset, block);
   by_size_.emplace(block.bytes, offset);
   if (block.backed) kept_bytes_ += block.bytes;
+}
+
+// Gives memory back, from the largest free blocks, until no more than is in use is kept, and a little.
+void Heap::trim() {
+  while (kept_bytes_ > used_bytes_ + kKept) {
+    const auto largest = std::find_if(by_size_.rbegin(), by_size_.rend(),
+                                      [this](const auto& each) { return free_.at(each.second).backed; });
+    const auto [bytes, offset] = *largest;
+    if (fallocate(segment_->descriptor(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                  static_cast<off_t>(bytes)) != 0)
+      return;
+    remove_free(free_.find(offset));
+    add_free(offset, {bytes, false});
+  }
 }
 
 void Heap::remove_free(std::map<size_t, Free>::iterator block) {
@@ -206,10 +216,15 @@ std::shared_ptr<Segment> attach_heap(const std::string& token) {
   uint64_t bytes = 0, proof = 0;
   parse_numbers("bytes:" + token.substr(colon + 1, slash - colon - 1), "bytes", {&bytes});
   parse_numbers("proof:" + token.substr(slash + 1), "proof", {&proof});
+  static std::map<std::string, std::weak_ptr<Segment>> attached;
+  const std::lock_guard lock(making);
+  if (std::shared_ptr<Segment> known = attached[token].lock()) return known;
   const std::string name = token.substr(0, slash);
   std::shared_ptr<Segment> segment = attach_segment(name, bytes);
   segment->seal();
   if (bytes < kPage || proof_in(*segment) != proof) refuse(name, "it is another process's heap");
+  std::erase_if(attached, [](const auto& each) { return each.second.expired(); });
+  attached[token] = segment;
   return segment;
 }
 

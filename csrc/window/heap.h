@@ -60,7 +60,8 @@ class Heap {
   static void after_fork_in_child();
   void make_private();
   void release(size_t offset);
-  void insert_free(size_t offset, Free block);
+  void add_free(size_t offset, Free block);
+  void trim();
   void remove_free(std::map<size_t, Free>::iterator block);
 
   std::shared_ptr<Segment> segment_;
@@ -74,7 +75,7 @@ class Heap {
   size_t end_;                                    // from here on nothing was ever allocated
 };
 
-// A peer's heap.  Throws InvalidArgument if the token is malformed or names something else, SystemFailure if the memory
+// A peer's heap, mapped once for all communicators.  Throws InvalidArgument if the token is malformed or names something else, SystemFailure if the memory
 // cannot be opened.
 std::shared_ptr<Segment> attach_heap(const std::string& token);
 
