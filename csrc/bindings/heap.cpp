@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "bindings/bindings.h"
 
@@ -27,10 +28,12 @@ struct NumpyHandler {
   NumpyAllocator allocator;
 };
 
-// Null: small, or the heap has no room.
-void* in_heap(size_t bytes, bool& zeroed) {
+// Null: small, or the heap has no room.  NumPy's frames know no exceptions.
+void* in_heap(size_t bytes, bool& zeroed) noexcept try {
   Heap* const heap = bytes < Heap::kLeast ? nullptr : Heap::existing();
   return heap == nullptr ? nullptr : heap->allocate(bytes, zeroed);
+} catch (const std::bad_alloc&) {
+  return nullptr;
 }
 
 void* allocate(void*, size_t bytes) {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,18 +17,24 @@
 namespace pc {
 namespace {
 
-constexpr size_t kPage = 4096;
 constexpr size_t kKept = 64 << 20;  // bytes kept for later arrays beyond as many as are in use
 
-std::atomic<Heap*> newest{nullptr};      // of this process or, after a fork, of its parent
-std::atomic<bool> inherited{false};      // it is of the parent
+std::atomic<Heap*> newest{nullptr};  // of this process or, after a fork, of its parent
+std::atomic<Heap*> own{nullptr};     // of this process
 std::mutex making;  // of a heap, and of the list of those attached
 
-size_t round_up(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+// That of the machine, and at most what a process that maps the heap of a rank for each core has addresses for.
+size_t most_bytes() {
+  const auto bytes = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return std::min(bytes, whole_pages((size_t{1} << 45) / static_cast<size_t>(sysconf(_SC_NPROCESSORS_CONF))));
+}
 
-size_t memory_of_machine() {
-  const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
-  return static_cast<size_t>(pages) * static_cast<size_t>(bytes);
+// A core dump would otherwise take memory for all that was never allocated.
+void omit_from_dumps(const Segment& segment) { madvise(segment.data(), segment.bytes(), MADV_DONTDUMP); }
+
+uint64_t file_of(const Segment& segment) {
+  struct stat file{};
+  return fstat(segment.descriptor(), &file) == 0 ? file.st_ino : 0;
 }
 
 uint64_t& proof_in(const Segment& segment) { return *reinterpret_cast<uint64_t*>(segment.data()); }
@@ -35,7 +42,7 @@ uint64_t& proof_in(const Segment& segment) { return *reinterpret_cast<uint64_t*>
 }  // namespace
 
 Heap* Heap::existing() {
-  return inherited.load(std::memory_order_relaxed) ? nullptr : newest.load(std::memory_order_acquire);
+  return own.load(std::memory_order_acquire);
 }
 
 Heap& Heap::of_process() {
@@ -43,14 +50,15 @@ Heap& Heap::of_process() {
   if (Heap* const found = existing()) return *found;
   static const int registered = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
   if (registered != 0) throw SystemFailure("no room for a handler of forks");
-  auto* const made = new Heap(memory_of_machine());  // never destroyed: arrays may outlive everything
+  auto* const made = new Heap(most_bytes());  // never destroyed: arrays may outlive everything
   made->older_ = newest.load();
   newest.store(made, std::memory_order_release);
-  inherited = false;
+  own.store(made, std::memory_order_release);
   return *made;
 }
 
-Heap::Heap(size_t bytes) : segment_(create_segment("memfd", bytes)), end_(kPage) {
+Heap::Heap(size_t bytes) : segment_(create_segment("memfd", bytes)), file_(file_of(*segment_)), end_(kPage) {
+  omit_from_dumps(*segment_);
   segment_->reserve(0, kPage);
   std::random_device random;
   proof_in(*segment_) = static_cast<uint64_t>(random()) << 32 | random();
@@ -58,27 +66,28 @@ Heap::Heap(size_t bytes) : segment_(create_segment("memfd", bytes)), end_(kPage)
 
 bool Heap::owned(const void* address) {
   for (const Heap* heap = newest.load(std::memory_order_acquire); heap != nullptr; heap = heap->older_)
-    if (heap->contains(address, 0)) return true;
+    if (heap->holds(address)) return true;
   return false;
 }
 
 void Heap::free(void* address) {
-  Heap* const own = existing();
-  if (own == nullptr || !own->contains(address, 0)) return;
-  const std::lock_guard lock(own->mutex_);
-  own->release(static_cast<size_t>(own->offset(address)));
+  Heap* const heap = existing();
+  if (heap == nullptr || !heap->holds(address)) return;
+  const std::lock_guard lock(heap->mutex_);
+  heap->release(static_cast<size_t>(heap->offset(address)));
 }
 
 void Heap::retire(const void* address) {
-  Heap* const own = existing();
-  if (own == nullptr || !own->contains(address, 0)) return;
-  const std::lock_guard lock(own->mutex_);
-  const auto next = own->used_.upper_bound(static_cast<size_t>(own->offset(address)));
-  if (next != own->used_.begin()) own->retired_.insert(std::prev(next)->first);
+  Heap* const heap = existing();
+  if (heap == nullptr || !heap->holds(address)) return;
+  const std::lock_guard lock(heap->mutex_);
+  const auto next = heap->used_.upper_bound(static_cast<size_t>(heap->offset(address)));
+  if (next != heap->used_.begin()) heap->retired_.insert(std::prev(next)->first);
 }
 
 void* Heap::allocate(size_t bytes, bool& zeroed) {
-  const size_t wanted = round_up(std::max<size_t>(bytes, 1));
+  if (bytes > segment_->bytes()) return nullptr;
+  const size_t wanted = whole_pages(std::max<size_t>(bytes, 1));
   const std::lock_guard lock(mutex_);
   size_t offset = end_;
   Free block{wanted, false};
@@ -87,13 +96,14 @@ void* Heap::allocate(size_t bytes, bool& zeroed) {
     const auto found = free_.find(offset);
     block = found->second;
     remove_free(found);
-  } else if (wanted < bytes || segment_->bytes() - end_ < wanted) {
+  } else if (segment_->bytes() - end_ < wanted) {
     return nullptr;
   } else {
     end_ += wanted;
   }
   if (!block.backed) {
     try {
+      if (file_of(*segment_) != file_) throw SystemFailure("the program has closed the descriptor of its heap");
       segment_->reserve(offset, wanted);
     } catch (const SystemFailure&) {
       add_free(offset, block);
@@ -142,9 +152,7 @@ void Heap::trim() {
     const auto largest = std::find_if(by_size_.rbegin(), by_size_.rend(),
                                       [this](const auto& each) { return free_.at(each.second).backed; });
     const auto [bytes, offset] = *largest;
-    if (fallocate(segment_->descriptor(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
-                  static_cast<off_t>(bytes)) != 0)
-      return;
+    if (madvise(segment_->data() + offset, bytes, MADV_REMOVE) != 0) return;
     remove_free(free_.find(offset));
     add_free(offset, {bytes, false});
   }
@@ -158,8 +166,9 @@ void Heap::remove_free(std::map<size_t, Free>::iterator block) {
 
 size_t Heap::room(const void* address) {
   for (const Heap* heap = newest.load(std::memory_order_acquire); heap != nullptr; heap = heap->older_) {
-    if (!heap->contains(address, 0)) continue;
-    const std::lock_guard lock(heap->mutex_);
+    if (!heap->holds(address)) continue;
+    std::unique_lock lock(heap->mutex_, std::defer_lock);
+    if (heap == existing()) lock.lock();  // that of a parent does not change
     const auto found = heap->used_.find(static_cast<size_t>(heap->offset(address)));
     return found == heap->used_.end() ? 0 : found->second;
   }
@@ -181,32 +190,33 @@ std::string Heap::token() const { return segment_->token() + "/" + std::to_strin
 // The child must find the heap's lists whole.
 void Heap::before_fork() {
   making.lock();
-  if (Heap* const own = existing()) own->mutex_.lock();
+  if (Heap* const heap = existing()) heap->mutex_.lock();
 }
 
 void Heap::after_fork_in_parent() {
-  if (Heap* const own = existing()) own->mutex_.unlock();
+  if (Heap* const heap = existing()) heap->mutex_.unlock();
   making.unlock();
 }
 
 void Heap::after_fork_in_child() {
-  if (Heap* const own = existing()) {
-    own->make_private();
-    own->mutex_.unlock();
-    inherited = true;
+  if (Heap* const heap = existing()) {
+    heap->make_private();
+    heap->mutex_.unlock();
+    own.store(nullptr, std::memory_order_release);
   }
   making.unlock();
 }
 
 // Without it, what the child writes to its parent's arrays would be the parent's.
 void Heap::make_private() {
-  void* const mapped = mmap(segment_->data(), end_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
-                            segment_->descriptor(), 0);
-  if (mapped == MAP_FAILED) {
+  const int how = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE;
+  if (file_of(*segment_) != file_ ||
+      mmap(segment_->data(), end_, PROT_READ | PROT_WRITE, how, segment_->descriptor(), 0) == MAP_FAILED) {
     constexpr char kWhy[] = "pycollective: a forked process ends, since it cannot copy its parent's shared arrays\n";
     static_cast<void>(write(STDERR_FILENO, kWhy, sizeof kWhy - 1));
     _exit(127);
   }
+  omit_from_dumps(*segment_);
   segment_->seal();
 }
 
@@ -216,11 +226,12 @@ std::shared_ptr<Segment> attach_heap(const std::string& token) {
   uint64_t bytes = 0, proof = 0;
   parse_numbers("bytes:" + token.substr(colon + 1, slash - colon - 1), "bytes", {&bytes});
   parse_numbers("proof:" + token.substr(slash + 1), "proof", {&proof});
-  static std::map<std::string, std::weak_ptr<Segment>> attached;
+  static auto& attached = *new std::map<std::string, std::weak_ptr<Segment>>;  // also while the process ends
   const std::lock_guard lock(making);
   if (std::shared_ptr<Segment> known = attached[token].lock()) return known;
   const std::string name = token.substr(0, slash);
   std::shared_ptr<Segment> segment = attach_segment(name, bytes);
+  omit_from_dumps(*segment);
   segment->seal();
   if (bytes < kPage || proof_in(*segment) != proof) refuse(name, "it is another process's heap");
   std::erase_if(attached, [](const auto& each) { return each.second.expired(); });

@@ -42,6 +42,7 @@ class Heap {
     const char* const at = static_cast<const char*>(address);
     return at >= segment_->data() && at + bytes <= segment_->data() + segment_->bytes();
   }
+  bool holds(const void* address) const { return contains(address, 1); }
   int64_t offset(const void* address) const { return static_cast<const char*>(address) - segment_->data(); }
   char* data() const { return segment_->data(); }
   // For attach_heap: what names this heap, and proves that what is found under the name is it.
@@ -65,6 +66,7 @@ class Heap {
   void remove_free(std::map<size_t, Free>::iterator block);
 
   std::shared_ptr<Segment> segment_;
+  const uint64_t file_;  // its number: the program may close its descriptor, and open another file under the same one
   Heap* older_ = nullptr;  // of the parent process
   mutable std::mutex mutex_;
   std::map<size_t, Free> free_;                   // by offset

@@ -19,6 +19,9 @@ std::shared_ptr<Segment> attach_posix_shm(const std::string& token, size_t bytes
 std::shared_ptr<Segment> create_local(size_t bytes);
 std::shared_ptr<Segment> attach_local(const std::string& token, size_t bytes);
 
+constexpr size_t kPage = 4096;
+constexpr size_t whole_pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
 char* map_shared(int fd, size_t bytes);
 [[noreturn]] void fail(const std::string& what);                              // appends errno's message
 [[noreturn]] void refuse(const std::string& token, const std::string& why);  // a token that does not name our memory

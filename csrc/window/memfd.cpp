@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
+
 #include "window/kinds.h"
 
 namespace pc {
@@ -28,8 +30,10 @@ class Memfd final : public Segment {
   int descriptor() const override { return fd_.get(); }
   void reserve(size_t offset, size_t bytes) override {
     if (bytes == 0) return;
-    if (fallocate(fd_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0)
-      fail("cannot reserve " + std::to_string(bytes) + " bytes of shared memory");
+    int done = -1;
+    do done = fallocate(fd_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+    while (done != 0 && errno == EINTR);
+    if (done != 0) fail("cannot reserve " + std::to_string(bytes) + " bytes of shared memory");
   }
 
  private:

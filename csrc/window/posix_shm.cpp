@@ -25,9 +25,6 @@ namespace {
 constexpr const char* kFolder = "/dev/shm/";
 constexpr const char* kPrefix = "pycollective-";
 constexpr std::array<uint64_t, 2> kMagic{0x9d1c6f0be2754a83, 0x51b8e7a4c60f3d29};
-constexpr size_t kPage = 4096;
-
-size_t trailer_at(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
 // "pycollective-PID-" and 32 hexadecimal digits.
 bool well_formed(const std::string& name) {
@@ -49,7 +46,7 @@ int open_ours(const std::string& name, int mode, size_t bytes, std::string& why)
   const std::string path = kFolder + name;
   const Descriptor found(open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
   if (found.get() < 0) fail("cannot open shared memory (" + path + ")");
-  why = why_foreign(found.get(), trailer_at(bytes) + kPage);
+  why = why_foreign(found.get(), whole_pages(bytes) + kPage);
   if (!why.empty()) return -1;
   Descriptor fd(open(path.c_str(), mode | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (fd.get() < 0) fail("cannot open shared memory (" + path + ")");
@@ -57,7 +54,7 @@ int open_ours(const std::string& name, int mode, size_t bytes, std::string& why)
   std::array<uint64_t, 2> magic{};
   if (fstat(found.get(), &before) != 0 || fstat(fd.get(), &now) != 0) fail("fstat");
   if (before.st_ino != now.st_ino || before.st_dev != now.st_dev) why = "it is being replaced";
-  else if (pread(fd.get(), magic.data(), sizeof magic, static_cast<off_t>(trailer_at(bytes))) != sizeof magic ||
+  else if (pread(fd.get(), magic.data(), sizeof magic, static_cast<off_t>(whole_pages(bytes))) != sizeof magic ||
            magic != kMagic)
     why = "it lacks our magic number";
   return why.empty() ? fd.release() : -1;
@@ -125,7 +122,7 @@ std::shared_ptr<Segment> create_posix_shm(size_t bytes) {
   // The file is named when it is complete and locked: a creator that is killed before leaves nothing.
   Descriptor fd(open(kFolder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600));
   if (fd.get() < 0) fail("cannot create a file in /dev/shm");
-  const off_t end = static_cast<off_t>(trailer_at(bytes));
+  const off_t end = static_cast<off_t>(whole_pages(bytes));
   if (fchmod(fd.get(), 0600) != 0 || flock(fd.get(), LOCK_SH) != 0 ||
       ftruncate(fd.get(), end + static_cast<off_t>(kPage)) != 0 ||
       pwrite(fd.get(), kMagic.data(), sizeof kMagic, end) != sizeof kMagic)

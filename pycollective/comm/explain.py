@@ -23,6 +23,7 @@ class Explanation:
         variant: "small" or "large".
         order: the order in which elements are reduced: "rank", "fixed" or "chunk".
         window: path of arrays from `comm.empty`.
+        shared: path of arrays from `shared_arrays`, if this process has any.
         plain: path of other arrays.
         reason: why.
         gpu: path of arrays in GPU memory; empty before the first call on one.
@@ -41,6 +42,7 @@ class Explanation:
     gpu: str = ""
     waiting: str = ""
     links: str = ""
+    shared: str = ""
 
     def _repr_html_(self) -> str:
         rows = [
@@ -65,7 +67,12 @@ class Explanation:
         return "\n  ".join(lines)
 
     def _more(self) -> list[tuple[str, str]]:
-        rows = [("between hosts", self.links), ("arrays on the GPU", self.gpu), ("cores", self.waiting)]
+        rows = [
+            ("arrays from shared_arrays", self.shared),
+            ("between hosts", self.links),
+            ("arrays on the GPU", self.gpu),
+            ("cores", self.waiting),
+        ]
         return [(what, text) for what, text in rows if text]
 
 

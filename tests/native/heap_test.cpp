@@ -52,6 +52,9 @@ PC_TEST(heap_that_is_full_says_so_and_serves_again_when_something_is_freed) {
   for (const size_t bytes : {6 * kPage, 16 * kPage, SIZE_MAX, SIZE_MAX - kPage})
     PC_CHECK(heap.allocate(bytes, zeroed) == nullptr, bytes);
   PC_CHECK(heap.allocate(5 * kPage, zeroed) != nullptr, "all that is left");
+  Heap::of_process();
+  Heap::free(Heap::of_process().allocate(kPage, zeroed));
+  PC_CHECK(Heap::of_process().allocate(SIZE_MAX, zeroed) == nullptr, "no wrap around");
 }
 
 PC_TEST(heap_memory_that_is_retired_is_not_reused) {

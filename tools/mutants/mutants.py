@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CALLS = ("tests/comm/collectives/test_reductions.py", "tests/comm/collectives/test_moving.py")
+SHARED = ("tests/comm/host/test_shared_arrays.py",)
 WINDOWS = ("tests/comm/collectives/test_placements.py",)
 STAGED = ("tests/comm/collectives/test_staging.py",)
 MISMATCHES = ("tests/comm/host",)
@@ -122,6 +123,23 @@ MUTANTS = (
     Mutant(
         "one contribution is scaled early", "csrc/executor/plan.cpp",
         "scaling.active() && (block.k > 1 || block.complete)", "scaling.active()", KERNELS,
+    ),
+    # -- shared arrays -------------------------------------------------------------------------------------------------
+    Mutant(
+        "placements are announced anew before peers have read them", "csrc/executor/cpu/calls.cpp",
+        "handshaken_[op.sequence % kRing] != 0", "false", SHARED,
+    ),
+    Mutant(
+        "shared arrays are used before all ranks have mapped them", "csrc/executor/cpu/heaps.cpp",
+        "control_.block(members_.rank).heap_readers.load(std::memory_order_acquire) + 1 == members_.here.size()", "true",
+        SHARED,
+    ),
+    Mutant(
+        "memory to which a stopped rank may write is reused", "csrc/window/heap.cpp", "retired_.contains(offset)", "false", SHARED,
+    ),
+    Mutant(
+        "a child shares its parent's arrays", "csrc/window/heap.cpp",
+        "MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE", "MAP_SHARED | MAP_FIXED", SHARED,
     ),
     # -- the engine ----------------------------------------------------------------------------------------------------
     Mutant(

@@ -162,6 +162,7 @@ void bind_team(py::module_& m) {
       .def(
           "place_of",
           [](const TeamCall& self, const py::object& x) {
+            self.require_open();
             const ArrayView view = view_of(x, "x");
             const Location at = self.team()->place(view.data, view.bytes());
             return at.window == Location::kHeap ? "shared" : at.found() ? "window" : "plain";

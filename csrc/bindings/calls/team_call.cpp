@@ -357,6 +357,8 @@ void TeamCall::close() {
       if (interrupted) team_->interrupt("free(), with nonblocking calls in flight");
     }
     team_->depart();
+    const std::unique_lock turn(team_->one_call, std::try_to_lock);
+    if (turn.owns_lock() && team_->queued.load(std::memory_order_acquire) == 0) team_->release_heaps();
   }
   if (interrupted) throw py::error_already_set();
 }

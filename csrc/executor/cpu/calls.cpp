@@ -25,6 +25,7 @@ bool Team::begin(Operation& op) {
     if (op.gather != nullptr) op.gather->run();  // before a peer may write to the output, of which x can be a view
   }
   if (!op.agreed) {
+    if (handshaken_[op.sequence % kRing] != 0 && !op.cursor.entered && !await_readers(op)) return false;
     if ((op.negotiates || op.plan->windows()) && !handshake(op)) return false;
     op.span.tiles = op.plan->tiles;
     const ScheduleView s = op.plan->schedule->view();
@@ -71,6 +72,17 @@ void Team::announce(const Operation& op) {
   entry.complete.store(op.sequence, std::memory_order_release);
 }
 
+// Before a call takes the place of an earlier one: whether peers have read there what they agreed on in that one's
+// handshake.  Those that need nothing of each other could otherwise be that far apart.
+bool Team::await_readers(Operation& op) {
+  uint64_t& base = handshaken_[op.sequence % kRing];
+  CpuGroup<SingleLane> group(*this, op);
+  for (const int32_t peer : members_.here)
+    if (peer != rank() && !group.await_exit(peer, base)) return false;
+  base = 0;
+  return true;
+}
+
 // Enters the call and waits until all have.  If a rank's placement differs from this rank's, all stage; on one host the
 // ranks without an array in a window then are not here.
 bool Team::handshake(Operation& op) {
@@ -79,6 +91,7 @@ bool Team::handshake(Operation& op) {
   const uint32_t at = op.sequence % kRing;
   if (!op.cursor.entered) {
     control_.block(rank()).placed[at].store(placed(op.sequence, placement), std::memory_order_relaxed);
+    handshaken_[at] = op.span.base;
     group.enter(op.span.base, true);
   }
   op.cursor.entered = true;
@@ -193,7 +206,7 @@ bool Team::read_locations(const Operation& op, int32_t peer) {
 // This rank publishes nothing more.
 void Team::fail(const Operation& op) {
   remotes_.abandon();
-  if (op.output_at.window == Location::kHeap) Heap::retire(op.output);
+  if (op.begun && op.plan->windows() && op.output_at.window == Location::kHeap) Heap::retire(op.output);
   RankBlock& mine = control_.block(rank());
   if (mine.given_up.load(std::memory_order_relaxed) == 0)
     mine.given_up.store(op.begun ? op.sequence : sequence_.load(), std::memory_order_seq_cst);

@@ -41,6 +41,9 @@ class CpuGroup {
     return reached({peer, target}) && (team_.checked_[peer] == op_.sequence || team_.check_call(op_, peer));
   }
 
+  // Has the peer left the handshake of the call that it entered at `base`?
+  bool await_exit(int32_t peer, uint64_t base) { return reached({peer, base + 1}); }
+
   // Has the peer, on another host, sent the placement of its host's ranks?
   bool await_placement(int32_t peer) {
     const Goal goal{peer, op_.sequence, false, nullptr, true};

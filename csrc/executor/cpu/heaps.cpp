@@ -1,5 +1,6 @@
 #include "executor/cpu/heaps.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/status.h"
@@ -68,6 +69,12 @@ char* Heaps::address(int32_t local, int64_t offset) const {
   if (index >= at_.size() || at_[index] == nullptr || offset < 0) return nullptr;
   const bool fits = mapped_[index] == nullptr || static_cast<size_t>(offset) <= mapped_[index]->bytes();
   return fits ? at_[index] + offset : nullptr;
+}
+
+void Heaps::release() {
+  const std::lock_guard lock(mutex_);
+  std::fill(at_.begin(), at_.end(), nullptr);
+  std::fill(mapped_.begin(), mapped_.end(), nullptr);
 }
 
 std::string Heaps::problem() const {

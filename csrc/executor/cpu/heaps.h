@@ -25,6 +25,7 @@ class Heaps {
   void meet();
   // The address of a position in the heap of another rank of this host; null: it has none that this rank has mapped.
   char* address(int32_t local, int64_t offset) const;
+  void release();  // what is mapped: arrays of ranks that have ended are then freed
   std::string problem() const;  // why a peer's heap could not be mapped; empty: no such problem
 
  private:

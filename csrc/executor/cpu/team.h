@@ -128,6 +128,8 @@ class alignas(64) Team {
   }
   // Why arrays in a heap are staged; empty: they are not, or no heap was used.
   std::string heap_problem() const { return heaps_.problem(); }
+  // No call is in progress, and none follows: the peers' heaps need not be kept.
+  void release_heaps() { heaps_.release(); }
 
   int32_t rank() const { return members_.rank; }
   int32_t size() const { return members_.size; }
@@ -162,6 +164,7 @@ class alignas(64) Team {
   bool peer_gave_up(const Operation& op) const;
   void allocate();
   void announce(const Operation& op);
+  bool await_readers(Operation& op);
   bool handshake(Operation& op);
   bool handshake_across_hosts(Operation& op);
   bool send_placement(Operation& op);
@@ -231,6 +234,7 @@ class alignas(64) Team {
   uint64_t history_ = 0;  // of this rank's calls, see begin()
   SharedWrites shared_writes_;
   std::vector<uint64_t> checked_;  // sequence of the last call in which the peer's entry was checked
+  uint64_t handshaken_[kRing]{};  // by sequence: where a call was entered whose handshake peers may still be in; or 0
   std::shared_ptr<const Plan> announced_[kRing];  // plans whose fingerprint this rank's entry already holds
   std::vector<char*> peer_input_, peer_output_;
   Windows windows_;

@@ -26,7 +26,8 @@ def shared_arrays() -> Iterator[None]:
     asyncio task inside the block, by whatever function. The memory is freed with the array.
 
     A forked process has a copy of the arrays: what it writes is its own. Pages of an array that it has not written to
-    may show what the parent writes later, so the parent must keep the array while a child reads it.
+    may show what the parent writes later, so the parent must keep the array while a child reads it. A process that
+    forks must not have arrays of Python objects here.
 
     Where the system has no such memory (memfd), a warning is logged, and arrays are stored as usual. The method is
     NumPy's interface for allocators (NEP 49).

@@ -9,6 +9,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -210,7 +211,12 @@ class HostTeam:
 
     def explain(self, collective: str, nbytes: int, topology: Any) -> Explanation:
         """How a call would be executed."""
-        return explain_on_host(self.group, self.own_cores, collective, nbytes, topology)
+        found = explain_on_host(self.group, self.own_cores, collective, nbytes, topology)
+        if not _core.heap_bytes()[0]:
+            return found
+        problem = self.team.heap_problem
+        shared = f"as other arrays: {problem}" if problem else "as those from comm.empty, but staged in the first calls"
+        return replace(found, shared=shared)
 
 
 def connect(

@@ -5,15 +5,18 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import re
 import signal
 import threading
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from calls import MOVING, REDUCING, call, on_each_rank
 from processes import Job, run
+from speed import until
 
 import pycollective
 from pycollective import Communicator, _core, local_world
@@ -31,6 +34,15 @@ def place_of(comm: Communicator, x: Any) -> str:
     return str(comm.backend.team.place_of(x))  # type: ignore[attr-defined]
 
 
+def heaps() -> list[str]:
+    """The mappings of heaps in this process, with their flags."""
+    rows = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.MULTILINE)
+    large = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE") // 1024
+    return [
+        row for row in rows if "memfd:pycollective" in row and re.search(rf"^Size: +{large} kB$", row, re.MULTILINE)
+    ]
+
+
 def until_mapped(comm: Communicator) -> None:
     """Two calls: in the first ranks name their memory, in the second all have mapped it."""
     x = shared(np.ones(COUNT))
@@ -42,6 +54,9 @@ def until_mapped(comm: Communicator) -> None:
 
 def equal_bits(comm: Communicator, _: Connection) -> None:
     until_mapped(comm)
+    flags = [row.rpartition("VmFlags:")[2].split() for row in heaps()]
+    assert len(flags) == comm.size
+    assert all("dd" in each for each in flags), "a core dump would contain all that is not allocated"
     generator = np.random.default_rng(comm.rank)
     for collective in (*REDUCING, *MOVING):
         for count in (100, 9_000, COUNT):
@@ -59,6 +74,45 @@ def equal_bits(comm: Communicator, _: Connection) -> None:
 @pytest.mark.parametrize("n", [2, 3, 5])
 def test_the_bits_are_those_of_plain_arrays(n: int) -> None:
     run(n, equal_bits)
+
+
+def left_behind(comm: Communicator, link: Connection, fills: bool) -> list[float]:
+    """The last rank is stopped in a handshake while the others, which need nothing of it, make many calls."""
+    x, other = shared(np.ones(COUNT)), shared(np.ones(COUNT))
+    until_mapped(comm)
+    small = np.zeros(8)
+    if comm.rank == 0:
+        link.send("ready")
+        assert link.recv() == "the last one is stopped"
+    elif comm.rank == comm.size - 1:
+        link.send("enters")
+    x[:] = comm.rank
+    comm.broadcast(np.full(COUNT, 7.0) if fills and comm.rank == 0 else x, 0, out=x, topology="ring")
+    seen = [x[0]]
+    for step in range(40):
+        if step == 15:  # announced where the first call was
+            other[:] = comm.rank + 100
+            comm.broadcast(other, 0, out=other, topology="ring")
+            seen.append(other[-1])
+            continue
+        if step == 12 and comm.rank == 0:
+            link.send("has run ahead")
+        small[:] = step if comm.rank == 0 else -1
+        assert (comm.broadcast(small, 0, out=small, topology="ring") == step).all()
+    return seen
+
+
+@pytest.mark.parametrize("fills", [False, True])
+def test_a_rank_that_is_stopped_in_a_handshake_finds_what_was_announced(fills: bool) -> None:
+    with Job(4, left_behind, fills) as job:
+        assert job.hear(0) == "ready"
+        assert job.hear(3) == "enters"
+        until(lambda: Path(f"/proc/{job.pid[3]}/stat").read_text().rpartition(")")[2].split()[0] == "S")
+        job.kill(3, signal.SIGSTOP)
+        job.link[0].send("the last one is stopped")
+        assert job.hear(0) == "has run ahead"
+        job.kill(3, signal.SIGCONT)
+        assert job.results() == [[7.0 if fills else 0.0, 100.0]] * 4
 
 
 def parts_of_the_world(comm: Communicator, _: Connection) -> None:
@@ -209,12 +263,21 @@ def survivors(comm: Communicator, link: Connection) -> int:
             x[:] = 1
     except pycollective.Error:
         pass
+    gc.collect()
+    used = _core.heap_bytes()[0]
+    for _ in range(5):  # calls that fail at once keep nothing
+        with pytest.raises(pycollective.Error):
+            comm.allreduce(shared(np.ones(COUNT)))
+    assert _core.heap_bytes()[0] == used
     address, freed = x.__array_interface__["data"][0], x.nbytes
     del x  # a peer that was stopped may still write there
     others = [shared(np.zeros(freed // 8)) for _ in range(50)]
     assert address not in [other.__array_interface__["data"][0] for other in others]
     left = comm.shrink()
     until_mapped(left)
+    before = len(heaps())
+    comm.free()
+    assert len(heaps()) == before - 1, "the memory of the rank that was killed"
     return left.size
 
 

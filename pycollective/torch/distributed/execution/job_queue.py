@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from pycollective.comm.host.team import HostTeam
 from pycollective.comm.communicator import Communicator
+from pycollective.comm.host.team import HostTeam
 from pycollective.errors import CommunicatorError, Error, NestedCallError, TimeoutError
 from pycollective.torch.distributed import health
 
