@@ -72,10 +72,10 @@ constexpr size_t kSetHandler = 304;
 
 py::object set_handler(const py::object& capsule) {
   using SetHandler = PyObject* (*)(PyObject*);
-  const py::object table = py::module_::import(py::hasattr(py::module_::import("numpy"), "_core")
-                                                   ? "numpy._core._multiarray_umath"
-                                                   : "numpy.core._multiarray_umath")
-                               .attr("_ARRAY_API");
+  const py::object table =
+      py::module_::import(py::hasattr(py::module_::import("numpy"), "_core") ? "numpy._core._multiarray_umath"
+                                                                             : "numpy.core._multiarray_umath")
+          .attr("_ARRAY_API");
   auto* const functions = static_cast<void**>(PyCapsule_GetPointer(table.ptr(), nullptr));
   if (functions == nullptr) throw py::error_already_set();
   PyObject* const before = reinterpret_cast<SetHandler>(functions[kSetHandler])(capsule.ptr());

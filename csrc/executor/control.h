@@ -103,7 +103,7 @@ struct alignas(128) RankBlock {
   std::atomic<uint64_t> given_up;  // the first call that this rank has given up; 0: none
   std::atomic<uint8_t> agreed;  // by the first rank of a host: the placement of the newest call that is negotiated
   std::atomic<uint32_t> survivor;  // generation of shrink() that this rank takes part in
-  std::atomic<uint32_t> heap;          // 1: `heap_token` names the heap of its process
+  std::atomic<uint32_t> heap;  // 1: `heap_token` names the heap of its process
   std::atomic<uint32_t> heap_readers;  // how many ranks of its host have mapped it for this communicator
   char heap_token[96];
   char mail[256];  // shrink(): the leader's description of the new communicator
@@ -125,7 +125,7 @@ struct Abort {
   int32_t culprit;
   std::string text;
   int64_t channel = -1;  // whose calls are numbered, see Channel
-  uint64_t call = 0;     // 0: also those in flight, of every channel
+  uint64_t call = 0;  // 0: also those in flight, of every channel
 };
 
 struct alignas(64) ControlHeader {
@@ -140,7 +140,7 @@ struct alignas(64) ControlHeader {
 // The control block of one communicator or of one pair channel.
 struct Control {
   ControlHeader* header = nullptr;
-  RankBlock* first = nullptr;      // the blocks of all ranks, if these are on one host: found without a load
+  RankBlock* first = nullptr;  // the blocks of all ranks, if these are on one host: found without a load
   std::vector<RankBlock*> blocks;  // by rank; those of ranks on other hosts are private, see Remote
 
   bool poisoned() const { return header->abort.load(std::memory_order_relaxed) != 0; }

@@ -41,9 +41,7 @@ uint64_t& proof_in(const Segment& segment) { return *reinterpret_cast<uint64_t*>
 
 }  // namespace
 
-Heap* Heap::existing() {
-  return own.load(std::memory_order_acquire);
-}
+Heap* Heap::existing() { return own.load(std::memory_order_acquire); }
 
 Heap& Heap::of_process() {
   const std::lock_guard lock(making);

@@ -22,8 +22,8 @@ class Heap {
  public:
   static constexpr size_t kLeast = 64 << 10;  // bytes of an array that is worth a place here
 
-  static Heap* existing();      // of this process; null: none
-  static Heap& of_process();    // created at the first call.  Throws SystemFailure
+  static Heap* existing();  // of this process; null: none
+  static Heap& of_process();  // created at the first call.  Throws SystemFailure
   static bool owned(const void* address);  // in this heap, or in that of a parent process
   // Frees what allocate() has returned in this process; does nothing to memory of a parent's heap.
   static void free(void* address);
@@ -47,7 +47,7 @@ class Heap {
   char* data() const { return segment_->data(); }
   // For attach_heap: what names this heap, and proves that what is found under the name is it.
   std::string token() const;
-  size_t used() const;      // bytes allocated
+  size_t used() const;  // bytes allocated
   size_t retained() const;  // bytes of memory taken, with what is kept for later arrays
 
  private:
@@ -69,12 +69,12 @@ class Heap {
   const uint64_t file_;  // its number: the program may close its descriptor, and open another file under the same one
   Heap* older_ = nullptr;  // of the parent process
   mutable std::mutex mutex_;
-  std::map<size_t, Free> free_;                   // by offset
-  std::set<std::pair<size_t, size_t>> by_size_;   // the same: (bytes, offset)
-  std::map<size_t, size_t> used_;                 // bytes, by offset
-  std::set<size_t> retired_;                      // offsets
-  size_t used_bytes_ = 0, kept_bytes_ = 0;        // of `used_`, of `free_` if backed
-  size_t end_;                                    // from here on nothing was ever allocated
+  std::map<size_t, Free> free_;  // by offset
+  std::set<std::pair<size_t, size_t>> by_size_;  // the same: (bytes, offset)
+  std::map<size_t, size_t> used_;  // bytes, by offset
+  std::set<size_t> retired_;  // offsets
+  size_t used_bytes_ = 0, kept_bytes_ = 0;  // of `used_`, of `free_` if backed
+  size_t end_;  // from here on nothing was ever allocated
 };
 
 // A peer's heap, mapped once for all communicators.  Throws InvalidArgument if the token is malformed or names something else, SystemFailure if the memory

@@ -73,7 +73,12 @@ PC_TEST(heap_that_is_attached_is_the_one_named) {
   heap.data()[5000] = 7;
   PC_CHECK(attached->data()[5000] == 7 && attach_heap(token) == attached, "one mapping of the same memory");
   const size_t slash = token.find('/');
-  const std::string names[] = {"", "memfd", token.substr(0, slash), token + "0", "memfd:x/1", token.substr(slash),
+  const std::string names[] = {"",
+                               "memfd",
+                               token.substr(0, slash),
+                               token + "0",
+                               "memfd:x/1",
+                               token.substr(slash),
                                token.substr(0, slash) + other.token().substr(other.token().find('/'))};
   for (const std::string& name : names) PC_CHECK_THROWS(InvalidArgument, attach_heap(name), name);
 }

@@ -131,11 +131,12 @@ MUTANTS = (
     ),
     Mutant(
         "shared arrays are used before all ranks have mapped them", "csrc/executor/cpu/heaps.cpp",
-        "control_.block(members_.rank).heap_readers.load(std::memory_order_acquire) + 1 == members_.here.size()", "true",
-        SHARED,
+        "control_.block(members_.rank).heap_readers.load(std::memory_order_acquire) + 1 == members_.here.size()",
+        "true", SHARED,
     ),
     Mutant(
-        "memory to which a stopped rank may write is reused", "csrc/window/heap.cpp", "retired_.contains(offset)", "false", SHARED,
+        "memory to which a stopped rank may write is reused", "csrc/window/heap.cpp", "retired_.contains(offset)",
+        "false", SHARED,
     ),
     Mutant(
         "a child shares its parent's arrays", "csrc/window/heap.cpp",

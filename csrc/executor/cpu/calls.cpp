@@ -194,8 +194,7 @@ bool Team::read_locations(const Operation& op, int32_t peer) {
   const int32_t local = members_.local[static_cast<size_t>(peer)];
   bool known = true;
   if ((placement & input_shared) != 0) known = (peer_input_[peer] = address(local, entry.input)) != nullptr;
-  if ((placement & output_shared) != 0)
-    known = (peer_output_[peer] = address(local, entry.output)) != nullptr && known;
+  if ((placement & output_shared) != 0) known = (peer_output_[peer] = address(local, entry.output)) != nullptr && known;
   if (!known)
     give_up(op, Fault::mismatch, members_[peer],
             label(peer) + " uses a window in " + describe(op) + " whose array " + label(rank()) +
