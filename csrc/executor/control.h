@@ -55,11 +55,11 @@ struct Location {
 // The sequence number is stored before and after the rest: if both are equal, it belongs to that call.
 struct Entry {
   std::atomic<uint64_t> begun, complete;
-  Fingerprint fingerprint;
+  std::atomic<uint64_t> placed;  // of a call with arrays in windows: see placed()
   Location input;
   Location output;
   int64_t step;  // of a weighted call, see Operation
-  bool fills;  // its arrays hold the call's input only after it has filled them: see Team::fill
+  Fingerprint fingerprint;
 };
 
 // Memory order of loading a counter.  A test weakens it, to show that the thread sanitizer would notice.
@@ -92,7 +92,6 @@ struct alignas(128) RankBlock {
   alignas(128) std::atomic<uint64_t> call[kRing];  // by sequence: the call's digest with the sequence mixed in
 
   alignas(64) Entry entry[kRing];
-  std::atomic<uint64_t> placed[kRing];  // by sequence, which it holds, of a call with arrays in windows: see placed()
 
   alignas(64) std::atomic<Presence> presence;
   std::atomic<int32_t> pid;
@@ -105,7 +104,7 @@ struct alignas(128) RankBlock {
   std::atomic<uint32_t> survivor;  // generation of shrink() that this rank takes part in
   std::atomic<uint32_t> heap;  // 1: `heap_token` names the heap of its process
   std::atomic<uint32_t> heap_readers;  // how many ranks of its host have mapped it for this communicator
-  char heap_token[96];
+  char heap_token[64];
   char mail[256];  // shrink(): the leader's description of the new communicator
   char failure[512];  // with Presence::departed: what ended the program; empty: no error
 
@@ -114,8 +113,12 @@ struct alignas(128) RankBlock {
   void set_failure(const std::string& text) { failure[text.copy(failure, sizeof failure - 1)] = '\0'; }
 };
 
-// What RankBlock::placed holds of a call.  A rank without an array in a window writes nothing, and may be calls ahead.
-inline uint64_t placed(uint64_t sequence, uint8_t placement) { return sequence << 8 | placement; }
+// What Entry::placed holds of a call.  A rank without an array in a window writes nothing, and may be calls ahead.
+// `fills`: its arrays hold the call's input only after it has filled them, see Team::fill.
+constexpr uint64_t kFills = 1 << 8;
+inline uint64_t placed(uint64_t sequence, uint8_t placement, bool fills = false) {
+  return sequence << 16 | (fills ? kFills : 0) | placement;
+}
 
 constexpr uint32_t kPoisoned = ~0u;
 

@@ -20,7 +20,6 @@ namespace {
 constexpr size_t kKept = 64 << 20;  // bytes kept for later arrays beyond as many as are in use
 
 std::atomic<Heap*> newest{nullptr};  // of this process or, after a fork, of its parent
-std::atomic<Heap*> own{nullptr};     // of this process
 std::mutex making;  // of a heap, and of the list of those attached
 
 // That of the machine, and at most what a process that maps the heap of a rank for each core has addresses for.
@@ -41,8 +40,6 @@ uint64_t& proof_in(const Segment& segment) { return *reinterpret_cast<uint64_t*>
 
 }  // namespace
 
-Heap* Heap::existing() { return own.load(std::memory_order_acquire); }
-
 Heap& Heap::of_process() {
   const std::lock_guard lock(making);
   if (Heap* const found = existing()) return *found;
@@ -51,7 +48,7 @@ Heap& Heap::of_process() {
   auto* const made = new Heap(most_bytes());  // never destroyed: arrays may outlive everything
   made->older_ = newest.load();
   newest.store(made, std::memory_order_release);
-  own.store(made, std::memory_order_release);
+  own_.store(made, std::memory_order_release);
   return *made;
 }
 
@@ -200,7 +197,7 @@ void Heap::after_fork_in_child() {
   if (Heap* const heap = existing()) {
     heap->make_private();
     heap->mutex_.unlock();
-    own.store(nullptr, std::memory_order_release);
+    own_.store(nullptr, std::memory_order_release);
   }
   making.unlock();
 }

@@ -4,6 +4,7 @@
 // private copy of what its parent has stored here; it neither allocates from its parent's heap nor frees into it.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -22,7 +23,7 @@ class Heap {
  public:
   static constexpr size_t kLeast = 64 << 10;  // bytes of an array that is worth a place here
 
-  static Heap* existing();  // of this process; null: none
+  static Heap* existing() { return own_.load(std::memory_order_acquire); }  // of this process; null: none
   static Heap& of_process();  // created at the first call.  Throws SystemFailure
   static bool owned(const void* address);  // in this heap, or in that of a parent process
   // Frees what allocate() has returned in this process; does nothing to memory of a parent's heap.
@@ -64,6 +65,8 @@ class Heap {
   void add_free(size_t offset, Free block);
   void trim();
   void remove_free(std::map<size_t, Free>::iterator block);
+
+  static inline std::atomic<Heap*> own_{nullptr};
 
   std::shared_ptr<Segment> segment_;
   const uint64_t file_;  // its number: the program may close its descriptor, and open another file under the same one

@@ -25,7 +25,7 @@ bool Team::begin(Operation& op) {
     if (op.gather != nullptr) op.gather->run();  // before a peer may write to the output, of which x can be a view
   }
   if (!op.agreed) {
-    if (handshaken_[op.sequence % kRing] != 0 && !op.cursor.entered && !await_readers(op)) return false;
+    if (handshakes_ && op.sequence - handshake_ >= kRing && !await_readers(op)) return false;
     if ((op.negotiates || op.plan->windows()) && !handshake(op)) return false;
     op.span.tiles = op.plan->tiles;
     const ScheduleView s = op.plan->schedule->view();
@@ -67,19 +67,17 @@ void Team::announce(const Operation& op) {
   entry.input = op.input_at;
   entry.output = op.output_at;
   entry.step = op.step;
-  entry.fills = op.fill != nullptr;
   mine.call[at].store(op.digest, std::memory_order_release);
   entry.complete.store(op.sequence, std::memory_order_release);
 }
 
-// Before a call takes the place of an earlier one: whether peers have read there what they agreed on in that one's
-// handshake.  Those that need nothing of each other could otherwise be that far apart.
+// Before a call takes the place of the one with the newest handshake: whether all peers have left that, and so have read
+// what was announced there.  Ranks that need nothing of each other could otherwise be that far apart.
 bool Team::await_readers(Operation& op) {
-  uint64_t& base = handshaken_[op.sequence % kRing];
   CpuGroup<SingleLane> group(*this, op);
   for (const int32_t peer : members_.here)
-    if (peer != rank() && !group.await_exit(peer, base)) return false;
-  base = 0;
+    if (peer != rank() && !group.await_exit(peer, handshake_base_)) return false;
+  handshakes_ = false;
   return true;
 }
 
@@ -90,19 +88,21 @@ bool Team::handshake(Operation& op) {
   const uint8_t placement = op.plan->fingerprint.placement;
   const uint32_t at = op.sequence % kRing;
   if (!op.cursor.entered) {
-    control_.block(rank()).placed[at].store(placed(op.sequence, placement), std::memory_order_relaxed);
-    handshaken_[at] = op.span.base;
+    control_.block(rank()).entry[at].placed.store(placed(op.sequence, placement, op.fill != nullptr),
+                                                  std::memory_order_relaxed);
+    handshakes_ = true;
+    handshake_ = op.sequence;  // whoever enters it has left the earlier ones
+    handshake_base_ = op.span.base;
     group.enter(op.span.base, true);
   }
   op.cursor.entered = true;
   if (spans_hosts_) return handshake_across_hosts(op);
-  const bool may_fill = traits(op.plan->fingerprint.collective).single_buffer;
   bool same_placement = true, fills = false;
   for (int32_t peer = 0; peer < size(); ++peer) {
     if (!group.await(peer, op.span.base)) return false;
-    const RankBlock& theirs = control_.block(peer);
-    if (theirs.placed[at].load(std::memory_order_relaxed) != placed(op.sequence, placement)) same_placement = false;
-    else fills = fills || (may_fill && theirs.entry[at].fills);
+    const uint64_t theirs = control_.block(peer).entry[at].placed.load(std::memory_order_relaxed);
+    same_placement = same_placement && (theirs & ~kFills) == placed(op.sequence, placement);
+    fills = fills || (theirs & kFills) != 0;
   }
   if (!same_placement && op.fallback) {
     op.plan = op.fallback;

@@ -164,7 +164,7 @@ class alignas(64) Team {
   bool peer_gave_up(const Operation& op) const;
   void allocate();
   void announce(const Operation& op);
-  bool await_readers(Operation& op);
+  [[gnu::cold]] bool await_readers(Operation& op);
   bool handshake(Operation& op);
   bool handshake_across_hosts(Operation& op);
   bool send_placement(Operation& op);
@@ -232,16 +232,17 @@ class alignas(64) Team {
   int32_t first_lost_ = -1;  // the rank that was first seen to be gone: launchers end the others because of it
   uint64_t base_ = 1;
   uint64_t history_ = 0;  // of this rank's calls, see begin()
+  bool handshakes_ = false;  // peers may still be in the newest handshake
   SharedWrites shared_writes_;
   std::vector<uint64_t> checked_;  // sequence of the last call in which the peer's entry was checked
-  uint64_t handshaken_[kRing]{};  // by sequence: where a call was entered whose handshake peers may still be in; or 0
   std::shared_ptr<const Plan> announced_[kRing];  // plans whose fingerprint this rank's entry already holds
   std::vector<char*> peer_input_, peer_output_;
   Windows windows_;
-  Heaps heaps_{control_, members_};
 
   Remotes remotes_;
   std::unique_ptr<Channel> channel_;  // null: this is a communicator
+  uint64_t handshake_ = 0, handshake_base_ = 0;  // the newest call in which this rank agreed on placements
+  Heaps heaps_{control_, members_};
 };
 
 }  // namespace pc
