@@ -55,11 +55,11 @@ struct Location {
 // The sequence number is stored before and after the rest: if both are equal, it belongs to that call.
 struct Entry {
   std::atomic<uint64_t> begun, complete;
+  Fingerprint fingerprint;
   std::atomic<uint64_t> placed;  // of a call with arrays in windows: see placed()
   Location input;
   Location output;
   int64_t step;  // of a weighted call, see Operation
-  Fingerprint fingerprint;
 };
 
 // Memory order of loading a counter.  A test weakens it, to show that the thread sanitizer would notice.
