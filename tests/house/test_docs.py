@@ -36,7 +36,11 @@ def test_a_path_that_turns_back_or_names_what_is_not_there_is_refused() -> None:
         ("`enter` binds", "`allreduced` binds", "has no function allreduced"),
         ("`pycollective/topologies/`", "`pycollective/wheels/`", "there is no pycollective/wheels/"),
         ("[`Link`]", "[`Wheel`]", "link.h has no class Wheel"),
-        ("[`Item`]", "[`Group`]", "classes are called Group"),
+        (
+            "[`Communicator`](../pycollective/comm/communicator.py)",
+            "[`Group`](../pycollective/comm/group.py)",
+            "classes are called Group",
+        ),
     ):
         assert text in page
         with pytest.raises(ValueError, match=reason):

@@ -126,7 +126,7 @@ MUTANTS = (
     ),
     # -- shared arrays -------------------------------------------------------------------------------------------------
     Mutant(
-        "placements are announced anew before peers have read them", "csrc/executor/cpu/calls.cpp",
+        "placements are overwritten before peers have read them", "csrc/executor/cpu/calls.cpp",
         "op.sequence - handshake_ >= kRing", "false", SHARED,
     ),
     Mutant(

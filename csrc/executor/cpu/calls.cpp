@@ -91,7 +91,7 @@ bool Team::handshake(Operation& op) {
     control_.block(rank()).entry[at].placed.store(placed(op.sequence, placement, op.fill != nullptr),
                                                   std::memory_order_relaxed);
     handshakes_ = true;
-    handshake_ = op.sequence;  // whoever enters it has left the earlier ones
+    handshake_ = op.sequence;  // a rank that enters it has left the earlier ones
     handshake_base_ = op.span.base;
     group.enter(op.span.base, true);
   }

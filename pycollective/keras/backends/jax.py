@@ -11,7 +11,7 @@ import numpy as np
 
 from pycollective.hvd.gradients.gradient_group import GradientGroup
 from pycollective.hvd.graph_call import Gradients
-from pycollective.jax import graph_calls
+from pycollective.jax import handlers
 
 
 def reduce(group: GradientGroup, gradients: Sequence[Any]) -> list[Any]:
@@ -21,7 +21,7 @@ def reduce(group: GradientGroup, gradients: Sequence[Any]) -> list[Any]:
         group.reduce(arrays, arrays)
         return [None if array is None else jnp.asarray(array) for array in arrays]
     counts = [int(gradient is not None) for gradient in gradients]
-    results = iter(graph_calls.call(Gradients(group, counts).start, operands))
+    results = iter(handlers.call(Gradients(group, counts).start, operands))
     return [next(results) if count else None for count in counts]
 
 
