@@ -201,7 +201,7 @@ def main(
     after: Annotated[str, typer.Argument(help="Python interpreter of the new version")],
     collectives: Annotated[str, typer.Option(help="which, separated by commas")] = ",".join(MEASURED),
     sizes: Annotated[str, typer.Option(help="bytes, separated by commas")] = "8,65536,1048576,67108864",
-    kinds: Annotated[str, typer.Option(help="plain, windows, torch")] = "plain,windows",
+    kinds: Annotated[str, typer.Option(help="plain, windows, shared, torch")] = "plain,windows",
     ranks: Annotated[int, typer.Option(help="processes of each job")] = 2,
     speed_table: Annotated[
         bool, typer.Option("--speed-table", help="instead of these, what bench.speed measures on so many ranks")

@@ -53,7 +53,7 @@ def bench(
     op: Annotated[str, typer.Option(help="operators, separated by commas")] = "sum",
     root: Root = 0,
     peers: Annotated[str, typer.Option(help="mpi, openmpi, mpich, impi, oneccl, gloo; 'none'")] = "mpi,gloo",
-    paths: Annotated[str, typer.Option(help="memory of our arrays: windows, plain")] = "windows,plain",
+    paths: Annotated[str, typer.Option(help="memory of our arrays: windows, shared, plain")] = "windows,plain",
     arrays: Annotated[str, typer.Option(help="our arrays: numpy, torch (CPU tensors)")] = "numpy",
     in_place: Annotated[bool, typer.Option("--in-place", help="one array as input and output")] = False,
     align: Annotated[

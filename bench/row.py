@@ -19,7 +19,7 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     collective: str
     library: str
     topology: Annotated[str, about("empty if the library chooses")]
-    path: Annotated[str, about("memory of the arrays: windows or plain")]
+    path: Annotated[str, about("memory of the arrays: windows, shared or plain")]
     ranks: int
     size: Annotated[int, about("bytes of the larger buffer")]
     count: Annotated[int, about("elements")]

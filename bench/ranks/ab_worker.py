@@ -6,6 +6,7 @@ answered by a JSON line: the seconds of every repetition, of the slowest rank.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -23,8 +24,8 @@ class Arrays:
 
     def __init__(self, comm: Any, kind: str, most_bytes: int) -> None:
         room = most_bytes * comm.size + 4096
-        make = comm.empty if kind == "windows" else np.empty
-        self._held = [make(room, np.uint8) for _ in range(2)]
+        with pycollective.shared_arrays() if kind == "shared" else contextlib.nullcontext():
+            self._held = [(comm.empty if kind == "windows" else np.empty)(room, np.uint8) for _ in range(2)]
         for held in self._held:
             held[:] = 0
         self._torch = kind == "torch"

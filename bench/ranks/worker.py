@@ -54,6 +54,7 @@ def work(plan: Plan, world: World, emit: Emit) -> None:
     emit({**begin, "libraries": versions, "yield": yield_flag()})
     allocate: dict[str, Callable[[int], Array]] = {
         "plain": lambda nbytes: np.empty(nbytes, np.uint8),
+        "shared": _shared,
         "windows": lambda nbytes: comm.empty((nbytes,), np.uint8),
     }
     buffers = Buffers(world, allocate, plan.conditions)
@@ -64,6 +65,11 @@ def work(plan: Plan, world: World, emit: Emit) -> None:
     emit({"kind": "end"})
     for peer in dict.fromkeys(peers.values()):  # in the same order on all ranks
         peer.close()
+
+
+def _shared(nbytes: int) -> Array:
+    with importlib.import_module("pycollective").shared_arrays():
+        return np.empty(nbytes, np.uint8)
 
 
 def _report(outcome: Measured | NotMeasured, group: int, names: dict[str, str], emit: Emit) -> None:

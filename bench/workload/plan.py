@@ -49,7 +49,7 @@ _SEED = 20_240_517
 class Candidate:
     """``topology`` is for our library only ("" elsewhere; "default" leaves the choice to the library).
 
-    ``path`` is the memory of the arrays: "windows" (``comm.empty``) or "plain" (any NumPy array).
+    ``path`` is the memory of the arrays: "windows" (``comm.empty``), "shared" (``shared_arrays``) or "plain" (NumPy).
     ``in_place`` requests one array as input and output; libraries that support only that always get it.
     ``arrays`` is for our library only: "numpy", or "torch" for CPU tensors in the same memory.
     """
@@ -158,7 +158,7 @@ class Options:
         for name in self.collectives:
             choose(name, MEASURED, "collective")
         for path in self.paths:
-            choose(path, PATHS, "path")
+            choose(path, (*PATHS, "shared"), "path")
         for kind in self.arrays:
             choose(kind, ARRAYS, "kind of array")
         if not self.ranks or min(self.ranks) < 1:
