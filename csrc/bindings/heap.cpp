@@ -28,7 +28,9 @@ struct NumpyHandler {
   NumpyAllocator allocator;
 };
 
-// Null: small, or the heap has no room.  NumPy's frames know no exceptions.
+// NumPy's frames know no exceptions: none leaves what it calls.
+
+// Null: small, or the heap has no room.
 void* in_heap(size_t bytes, bool& zeroed) noexcept try {
   Heap* const heap = bytes < Heap::kLeast ? nullptr : Heap::existing();
   return heap == nullptr ? nullptr : heap->allocate(bytes, zeroed);
@@ -36,13 +38,13 @@ void* in_heap(size_t bytes, bool& zeroed) noexcept try {
   return nullptr;
 }
 
-void* allocate(void*, size_t bytes) {
+void* allocate(void*, size_t bytes) noexcept {
   bool zeroed = false;
   void* const found = in_heap(bytes, zeroed);
   return found != nullptr ? found : std::malloc(bytes);
 }
 
-void* allocate_zeroed(void*, size_t count, size_t element) {
+void* allocate_zeroed(void*, size_t count, size_t element) noexcept {
   size_t bytes = 0;
   if (__builtin_mul_overflow(count, element, &bytes)) return nullptr;
   bool zeroed = false;
@@ -51,12 +53,12 @@ void* allocate_zeroed(void*, size_t count, size_t element) {
   return zeroed ? found : std::memset(found, 0, bytes);
 }
 
-void release(void*, void* at, size_t) {
+void release(void*, void* at, size_t) noexcept {
   if (Heap::owned(at)) Heap::free(at);
   else std::free(at);
 }
 
-void* resize(void*, void* at, size_t bytes) {
+void* resize(void*, void* at, size_t bytes) noexcept {
   if (!Heap::owned(at)) return std::realloc(at, bytes);
   void* const moved = allocate(nullptr, bytes);
   if (moved == nullptr) return nullptr;
