@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import typing
 import typing_extensions
-__all__: list[str] = ['ALWAYS_STAGED', 'ALWAYS_STAGED_BETWEEN_HOSTS', 'AgreedOperation', 'Board', 'Carrier', 'Engine', 'Handle', 'HostBuffer', 'JaxGraphCall', 'Layout', 'Ledger', 'Rounds', 'Schedule', 'Segment', 'TableDirectory', 'Team', 'TensorFlowCall', 'TensorFlowCompiledCall', 'UcxDevices', 'UcxWorker', 'Window', 'Work', 'allocate_in_heap', 'announcements', 'check_call', 'collectives', 'combine', 'define_tensorflow_operations', 'define_tensorflow_xla_targets', 'dlpack_layout', 'dtype_name', 'dtypes', 'heap_bytes', 'instruction_set', 'is_in_heap', 'jax_add_start', 'jax_handlers', 'jax_plan', 'jax_plan_both', 'method_of', 'operators', 'placement', 'reducer_in_place', 'report_on_signal', 'set_numpy_allocator', 'settings', 'takes', 'timeout_of']
+__all__: list[str] = ['ALWAYS_STAGED', 'ALWAYS_STAGED_BETWEEN_HOSTS', 'AgreedOperation', 'Board', 'Carrier', 'Engine', 'Handle', 'HostBuffer', 'JaxGraphCall', 'Layout', 'Ledger', 'Rounds', 'Schedule', 'Segment', 'TableDirectory', 'Team', 'TensorFlowCall', 'TensorFlowCompiledCall', 'UcxDevices', 'UcxWorker', 'Window', 'Work', 'abandon_in_heap', 'adopt_in_heap', 'allocate_in_heap', 'announcements', 'check_call', 'collectives', 'combine', 'define_tensorflow_operations', 'define_tensorflow_xla_targets', 'dlpack_layout', 'dtype_name', 'dtypes', 'heap_bytes', 'instruction_set', 'is_in_heap', 'jax_add_start', 'jax_handlers', 'jax_plan', 'jax_plan_both', 'method_of', 'operators', 'placement', 'reducer_in_place', 'report_on_signal', 'set_numpy_allocator', 'settings', 'takes', 'timeout_of']
 class Schedule:
     """
     One rank's compiled schedule, checked.
@@ -606,6 +606,14 @@ class TensorFlowCompiledCall:
     @property
     def inputs(self) -> typing.Any:
         ...
+def abandon_in_heap(address: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    Free what was moved, before it is unmapped.
+    """
+def adopt_in_heap(nbytes: typing.SupportsInt | typing.SupportsIndex, provide: collections.abc.Callable[[], typing.SupportsInt | typing.SupportsIndex]) -> bool:
+    """
+    Move memory, a mapping of its own whose address provide() returns, into the heap of this process; it keeps its address. False: no room, and it was not called.
+    """
 def allocate_in_heap() -> typing.Any:
     """
     Let NumPy allocate large arrays in the heap of this process, in this context; returns what allocated before.

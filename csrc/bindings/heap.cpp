@@ -2,6 +2,7 @@
 #include "window/heap.h"
 
 #include <pybind11/numpy.h>
+#include <pybind11/typing.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -90,6 +91,8 @@ py::object allocate_in_heap() {
   return set_handler(py::capsule(&handler, "mem_handler"));
 }
 
+void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
+
 }  // namespace
 
 void bind_heap(py::module_& m) {
@@ -103,9 +106,18 @@ void bind_heap(py::module_& m) {
         return heap == nullptr ? std::pair<size_t, size_t>() : std::pair(heap->used(), heap->retained());
       },
       "Bytes of the heap's arrays, and of the memory that it takes.");
+  m.def("is_in_heap", [](uintptr_t address) { return Heap::owned(pointer(address)); }, py::arg("address"));
   m.def(
-      "is_in_heap", [](uintptr_t address) { return Heap::owned(reinterpret_cast<const void*>(address)); },
-      py::arg("address"));
+      "adopt_in_heap",
+      [](size_t nbytes, const py::typing::Callable<uintptr_t()>& provide) {
+        return Heap::of_process().adopt(nbytes, [&] { return pointer(provide().cast<uintptr_t>()); });
+      },
+      py::arg("nbytes"), py::arg("provide"),
+      "Move memory, a mapping of its own whose address provide() returns, into the heap of this process; it keeps its "
+      "address. False: no room, and it was not called.");
+  m.def(
+      "abandon_in_heap", [](uintptr_t address) { Heap::abandon(pointer(address)); }, py::arg("address"),
+      "Free what was moved, before it is unmapped.");
 }
 
 }  // namespace pc

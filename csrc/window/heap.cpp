@@ -74,9 +74,10 @@ void Heap::free(void* address) {
 
 void Heap::retire(const void* address) {
   Heap* const heap = existing();
-  if (heap == nullptr || !heap->holds(address)) return;
+  const int64_t offset = heap == nullptr ? -1 : heap->position(address, 1);
+  if (offset < 0) return;
   const std::lock_guard lock(heap->mutex_);
-  const auto next = heap->used_.upper_bound(static_cast<size_t>(heap->offset(address)));
+  const auto next = heap->used_.upper_bound(static_cast<size_t>(offset));
   if (next != heap->used_.begin()) heap->retired_.insert(std::prev(next)->first);
 }
 
@@ -119,6 +120,53 @@ void Heap::release(size_t offset) {
   add_free(offset, {found->second, true});
   used_.erase(found);
   trim();
+}
+
+bool Heap::adopt(size_t bytes, const std::function<void*()>& provide) {
+  bool zeroed = false;
+  char* const at = static_cast<char*>(allocate(bytes, zeroed));
+  if (at == nullptr) return false;
+  const auto place = static_cast<size_t>(offset(at));
+  try {
+    char* const address = static_cast<char*>(provide());
+    std::memcpy(at, address, bytes);
+    const std::lock_guard lock(mutex_);
+    forget_adopted(address, bytes);
+    map(address, bytes, place, MAP_SHARED);
+    adopted_.emplace(address, Adopted{bytes, place});
+    any_adopted_.store(true, std::memory_order_release);
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    release(place);
+    throw;
+  }
+  return true;
+}
+
+void Heap::abandon(void* address) {
+  Heap* const heap = existing();
+  if (heap == nullptr) return;
+  const std::lock_guard lock(heap->mutex_);
+  heap->forget_adopted(static_cast<const char*>(address), 1);
+}
+
+void Heap::forget_adopted(const char* address, size_t bytes) {
+  auto found = adopted_.upper_bound(address);
+  if (found != adopted_.begin() && std::prev(found)->first + std::prev(found)->second.bytes > address) --found;
+  while (found != adopted_.end() && found->first < address + bytes) {
+    release(found->second.offset);
+    found = adopted_.erase(found);
+  }
+  any_adopted_.store(!adopted_.empty(), std::memory_order_release);
+}
+
+int64_t Heap::adopted_position(const void* address, size_t bytes) const {
+  const char* const at = static_cast<const char*>(address);
+  const std::lock_guard lock(mutex_);
+  const auto next = adopted_.upper_bound(at);
+  if (next == adopted_.begin()) return -1;
+  const auto& [begin, memory] = *std::prev(next);
+  return at + bytes <= begin + memory.bytes ? static_cast<int64_t>(memory.offset) + (at - begin) : -1;
 }
 
 // Joins it with its neighbours that have memory if it has, or have none either.
@@ -202,11 +250,22 @@ void Heap::after_fork_in_child() {
   making.unlock();
 }
 
+// In place of what is mapped at the address.
+void Heap::map(void* address, size_t bytes, size_t offset, int sharing) const {
+  const int how = sharing | MAP_FIXED | MAP_NORESERVE;
+  const auto from = static_cast<off_t>(offset);
+  if (file_of(*segment_) != file_ ||
+      mmap(address, bytes, PROT_READ | PROT_WRITE, how, segment_->descriptor(), from) == MAP_FAILED)
+    throw SystemFailure("cannot map memory of the heap");
+}
+
 // Without it, what the child writes to its parent's arrays would be the parent's.
 void Heap::make_private() {
-  const int how = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE;
-  if (file_of(*segment_) != file_ ||
-      mmap(segment_->data(), end_, PROT_READ | PROT_WRITE, how, segment_->descriptor(), 0) == MAP_FAILED) {
+  try {
+    map(segment_->data(), end_, 0, MAP_PRIVATE);
+    for (const auto& [address, memory] : adopted_)
+      map(const_cast<char*>(address), memory.bytes, memory.offset, MAP_PRIVATE);
+  } catch (const SystemFailure&) {
     constexpr char kWhy[] = "pycollective: a forked process ends, since it cannot copy its parent's shared arrays\n";
     static_cast<void>(write(STDERR_FILENO, kWhy, sizeof kWhy - 1));
     _exit(127);

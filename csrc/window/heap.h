@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -39,12 +40,21 @@ class Heap {
 
   // Page-aligned memory; null: there is no room.  `zeroed`: whether all of it is known to be zero.
   void* allocate(size_t bytes, bool& zeroed);
+  // Moves memory here that keeps its address.  `provide` returns this: of a mapping of whole pages, which nothing else
+  // replaces or unmaps before abandon().  False: there is no room, and `provide` was not called.
+  bool adopt(size_t bytes, const std::function<void*()>& provide);
+  static void abandon(void* address);  // frees what adopt() has moved; nothing uses it any more
   bool contains(const void* address, size_t bytes) const {
     const char* const at = static_cast<const char*>(address);
     return at >= segment_->data() && at + bytes <= segment_->data() + segment_->bytes();
   }
   bool holds(const void* address) const { return contains(address, 1); }
   int64_t offset(const void* address) const { return static_cast<const char*>(address) - segment_->data(); }
+  // Of memory that allocate() has returned or adopt() has moved; -1: it is neither.
+  int64_t position(const void* address, size_t bytes) const {
+    if (contains(address, bytes)) return offset(address);
+    return any_adopted_.load(std::memory_order_acquire) ? adopted_position(address, bytes) : -1;
+  }
   char* data() const { return segment_->data(); }
   // For attach_heap: what names this heap, and proves that what is found under the name is it.
   std::string token() const;
@@ -57,10 +67,15 @@ class Heap {
     bool backed;  // by memory; otherwise it is zero, and memory must be reserved
   };
 
+  struct Adopted { size_t bytes, offset; };
+
   static void before_fork();
   static void after_fork_in_parent();
   static void after_fork_in_child();
   void make_private();
+  void forget_adopted(const char* address, size_t bytes);
+  void map(void* address, size_t bytes, size_t offset, int sharing) const;
+  int64_t adopted_position(const void* address, size_t bytes) const;
   void release(size_t offset);
   void add_free(size_t offset, Free block);
   void trim();
@@ -76,6 +91,8 @@ class Heap {
   std::set<std::pair<size_t, size_t>> by_size_;  // the same: (bytes, offset)
   std::map<size_t, size_t> used_;  // bytes, by offset
   std::set<size_t> retired_;  // offsets
+  std::map<const char*, Adopted> adopted_;  // by address
+  std::atomic<bool> any_adopted_{false};
   size_t used_bytes_ = 0, kept_bytes_ = 0;  // of `used_`, of `free_` if backed
   size_t end_;  // from here on nothing was ever allocated
 };

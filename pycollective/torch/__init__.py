@@ -22,6 +22,7 @@ from pycollective.torch.functions import (
 from pycollective.torch.gossip import GossipOptimizer
 from pycollective.torch.mpi_ops import *  # noqa: F403
 from pycollective.torch.optimizer import DistributedOptimizer
+from pycollective.torch.shared_tensors import share_
 from pycollective.torch.sync_batch_norm import SyncBatchNorm
 
 if _distributed.is_available():
@@ -38,6 +39,7 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "elastic",
+    "share_",
 ]
 
 _compiling.leave_alone()

@@ -1,6 +1,8 @@
 // The heap of a process: its blocks are disjoint, reused and given back, and only what it names is attached.
 #include "window/heap.h"
 
+#include <sys/mman.h>
+
 #include <cstring>
 #include <map>
 #include <random>
@@ -64,6 +66,39 @@ PC_TEST(heap_memory_that_is_retired_is_not_reused) {
   Heap::retire(static_cast<char*>(at) + 3 * kPage);
   Heap::free(at);
   for (int i = 0; i < 100; ++i) PC_CHECK(heap.allocate(20 * kPage, zeroed) != at, "retired");
+}
+
+PC_TEST(heap_adopts_memory_that_keeps_its_address) {
+  Heap heap(64 * kPage);
+  constexpr size_t kBytes = 5 * kPage + 100;
+  auto* const memory =
+      static_cast<char*>(mmap(nullptr, 6 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  std::memset(memory, 3, kBytes);
+  PC_CHECK(heap.position(memory, 1) < 0, "not yet");
+  PC_CHECK(heap.adopt(kBytes, [&] { return memory; }) && is_filled(memory, kBytes, 3), "its content is kept");
+  const int64_t at = heap.position(memory + 50, kBytes - 50);
+  PC_CHECK(at > 0 && heap.position(memory, kBytes) == at - 50, at);
+  memory[50] = 9;
+  PC_CHECK(heap.data()[at] == 9, "one memory");
+  PC_CHECK(heap.position(memory + 50, kBytes) < 0 && heap.position(memory - 1, 1) < 0, "beyond it");
+  PC_CHECK(!heap.adopt(64 * kPage, [&] { return memory; }) && heap.position(memory, kBytes) == at - 50, "no room");
+  munmap(memory, 6 * kPage);
+}
+
+PC_TEST(heap_frees_what_it_has_adopted_unless_it_is_retired) {
+  for (const bool retired : {false, true}) {
+    auto* const memory =
+        static_cast<char*>(mmap(nullptr, 6 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    Heap& heap = Heap::of_process();
+    const size_t before = heap.used();
+    heap.adopt(6 * kPage, [&] { return memory; });
+    if (retired) Heap::retire(memory + 2 * kPage);
+    Heap::abandon(memory);
+    Heap::abandon(memory);
+    PC_CHECK((heap.used() == before) == !retired, heap.used());
+    PC_CHECK(heap.position(memory, 1) < 0, "forgotten");
+    munmap(memory, 6 * kPage);
+  }
 }
 
 PC_TEST(heap_that_is_attached_is_the_one_named) {

@@ -10,13 +10,14 @@ namespace pc {
 
 Location Heaps::locate(const void* address, int64_t bytes) {
   const Heap* const own = Heap::existing();
-  if (own == nullptr || !own->contains(address, static_cast<size_t>(bytes))) return {};
+  const int64_t offset = own == nullptr ? -1 : own->position(address, static_cast<size_t>(bytes));
+  if (offset < 0) return {};
   if (!ready_.load(std::memory_order_acquire)) {
     meet();
     if (!is_mapped_by_all()) return {};
     ready_.store(true, std::memory_order_release);
   }
-  return {Location::kHeap, own->offset(address)};
+  return {Location::kHeap, offset};
 }
 
 void Heaps::meet() {

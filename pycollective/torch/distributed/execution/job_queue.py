@@ -208,4 +208,5 @@ class JobQueue:
                 ticket = self._jobs.popleft()
                 self._busy, self._runner = True, self._ident
             ticket.carry_out()
+            del ticket  # and with it the tensors of the job
             self._rest()
