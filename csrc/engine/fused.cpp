@@ -37,8 +37,6 @@ void copy_in(char* into, const char* from, int64_t bytes, SharedWrites& writes) 
   writes.record(bytes, Clock::now() - since, streamed, SharedWrites::kSlowFromMemory);
 }
 
-constexpr int64_t kStagedBytes = 4096;  // up to here one synchronization of a staged call beats the windows' two
-
 }  // namespace
 
 // Iterates over the pieces as over one buffer.
@@ -93,7 +91,7 @@ void FusedAllreduce::run_in_windows(const Reduction& reduction, std::vector<Piec
     int64_t bytes = first->bytes;
     auto next = std::next(first);
     for (; next != pieces.end() && next->place == first->place + bytes; ++next) bytes += next->bytes;
-    if (bytes > 0) reduce(reduction, first->output, first->output, bytes, bytes > kStagedBytes, {});
+    if (bytes > 0) reduce(reduction, first->output, first->output, bytes, bytes > kAlwaysStaged, {});
     first = next;
   }
 }
@@ -119,7 +117,7 @@ void FusedAllreduce::run_packed(const Reduction& reduction, const std::vector<Pi
   };
   for (int64_t tile = 0; tile < tiles; ++tile) {
     if (packed == tile) pack_next();
-    reduce(reduction, buffer_of(tile), buffer_of(tile), bytes_of(tile), bytes_of(tile) > kStagedBytes, [&] {
+    reduce(reduction, buffer_of(tile), buffer_of(tile), bytes_of(tile), bytes_of(tile) > kAlwaysStaged, [&] {
       if (packed == tiles || packed == tile + buffers_) return false;
       pack_next();
       return true;
@@ -145,8 +143,8 @@ void FusedAllreduce::unpack(Walk& walk, const char* buffer, int64_t bytes) {
   span.end();
 }
 
-// On one host in place in a window if `shared`, the same on all ranks, else of plain arrays; between hosts wherever
-// they are.  `meanwhile`: work to do while peers have not arrived; false: nothing left.
+// On one host in place in a window if `shared`, the same on all ranks; otherwise wherever the ranks' arrays are.
+// `meanwhile`: work to do while peers have not arrived; false: nothing left.
 void FusedAllreduce::reduce(const Reduction& reduction, const char* input, char* output, int64_t bytes, bool shared,
                             const std::function<bool()>& meanwhile) {
   const auto element = static_cast<int64_t>(size_of(reduction.dtype));
@@ -154,10 +152,11 @@ void FusedAllreduce::reduce(const Reduction& reduction, const char* input, char*
   const bool across = team_->spans_hosts();
   if (shared && !across) operation.input_at = operation.output_at = team_->locate(output, bytes);
   operation.plan = plan_for(reduction, bytes / element, shared && !across);
-  if (across) {
-    operation.negotiates = team_->has_windows() && team_->uses_windows(operation.plan->fingerprint.collective, bytes);
-    const Location at = team_->locate(output, bytes);
-    if (operation.negotiates && input == output && at.window >= 0) {
+  const bool may_negotiate = across ? team_->has_windows() : !shared;
+  if (may_negotiate && team_->uses_windows(operation.plan->fingerprint.collective, bytes)) {
+    const Location at = input == output ? team_->place(output, bytes) : Location();
+    operation.negotiates = across || at.found();
+    if (at.found()) {
       operation.input_at = operation.output_at = at;
       operation.fallback = std::exchange(operation.plan, plan_for(reduction, bytes / element, true));
     }

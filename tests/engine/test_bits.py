@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -16,6 +17,7 @@ from reference import DTYPES as EVERY_TYPE
 from reference import OPERATORS, Array, contributions, numpy_type, takes
 from seeds import examples
 
+import pycollective
 from engine.operations import SECONDS, on_engines, ones
 from pycollective import Communicator, local_world
 from pycollective.engine import Engine, Item, Settings
@@ -25,7 +27,7 @@ THRESHOLDS = (0, 1, 1000, 64 << 10, 128 << 20)
 SHAPES = [(1,), (3,), (1000,), (64, 3, 7, 7), (17, 129), (0,), (), (31_337,), (128,), (255,), (4097,)]
 
 
-def gradients(rank: int, dtype: str, shapes: list[tuple[int, ...]]) -> list[Array]:
+def gradients(rank: int, dtype: str, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
     """In a range where the order of additions affects the last bits."""
     source = np.random.default_rng(rank)
     return [
@@ -40,7 +42,7 @@ def unfused(comm: Communicator, arrays: list[Array], options: dict[str, Any]) ->
 
 
 def fused(engine: Engine, arrays: list[Array], options: dict[str, Any], seed: int, windows: bool) -> list[bytes]:
-    """Through the engine, in a few groups and a rank-specific order."""
+    """Through the engine, in a few groups and a rank-specific order; in place in `windows` and shared arrays."""
     groups: list[list[int]] = [[]]
     for index in range(len(arrays)):
         if random.Random(f"{seed} {index}").random() < 0.5:  # the same groups on all ranks
@@ -54,16 +56,29 @@ def fused(engine: Engine, arrays: list[Array], options: dict[str, Any], seed: in
             if index % 4 < 2:
                 held[index] = whole[end - array.size : end].reshape(array.shape)
                 held[index][...] = array
+            elif array.nbytes >= 64 << 10 and (engine.rank or seed % 3):  # elsewhere on one rank
+                with pycollective.shared_arrays():
+                    held[index] = array.copy()
     random.Random(f"{seed} {engine.rank}").shuffle(groups)
     works: dict[int, Any] = {}
     for group in groups:
-        items = [Item("allreduce", f"{index}", held[index], **options) for index in group]
+        items = [
+            Item("allreduce", f"{index}", held[index], None if held[index] is arrays[index] else held[index], **options)
+            for index in group
+        ]
         works.update(zip(group, engine.submit(items) if items else [], strict=True))
     return [np.asarray(works[index].wait(SECONDS)).tobytes() for index in range(len(arrays))]
 
 
-def in_one_world(engine: Engine, comm: Communicator, dtype: str, seed: int, options: dict[str, Any]) -> None:
-    arrays = gradients(engine.rank, dtype, SHAPES)
+def in_one_world(
+    engine: Engine,
+    comm: Communicator,
+    dtype: str,
+    seed: int,
+    options: dict[str, Any],
+    shapes: Sequence[tuple[int, ...]] = SHAPES,
+) -> None:
+    arrays = gradients(engine.rank, dtype, shapes)
     right = unfused(comm, arrays, options)
     for threshold in THRESHOLDS:
         comm.barrier()
@@ -93,11 +108,11 @@ def test_threads(n: int, dtype: str, op: str, scale: float, buffer: int, seed: i
 
 def in_processes(comm: Communicator, link: Connection, dtype: str, seed: int) -> None:
     engine = Engine(comm)
-    in_one_world(engine, comm, dtype, seed, {"op": "avg"})
+    in_one_world(engine, comm, dtype, seed, {"op": "avg"}, [*SHAPES, (40_000,), (600_000,)])
     engine.close()
 
 
-@pytest.mark.parametrize(("n", "dtype"), [(2, "float32"), (3, "float16"), (4, "float32"), (4, "bfloat16")])
+@pytest.mark.parametrize(("n", "dtype"), [(2, "float32"), (3, "float16"), (4, "float32"), (5, "bfloat16")])
 def test_processes(n: int, dtype: str) -> None:
     run(n, in_processes, dtype, n)
 
