@@ -11,6 +11,7 @@ import faulthandler
 import functools
 import io
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable
@@ -22,6 +23,10 @@ from pycollective.errors import CommunicatorError, PeerLostError, TimeoutError
 VARIABLE = "PYCOLLECTIVE_REPORT"
 """The launcher's pipe: its descriptor and inode, since in a child of the rank the number may be another file's."""
 _MOST_BYTES = 500  # of a text: fewer than RankBlock::failure has
+_OF_OTHERS = (PeerLostError, TimeoutError, CommunicatorError)
+_NAMES = {kind.__name__ for kind in _OF_OTHERS}
+_HIDDEN = re.compile(r"Cannot extract tensors from value: (\w+): (.*?)(\s+At:\s.*)?", re.DOTALL)
+"""The text of the RuntimeError into which torch turns an error in the backward pass of DistributedDataParallel."""
 _told = False
 _FINALIZE_SECONDS = 5.0
 """Allowed for MPI_Finalize after a fault: it waits for ranks that may never come."""
@@ -75,9 +80,9 @@ def _blamed_by(error: BaseException | None, rank: int) -> int | None:
     """The rank whose loss or silence led to the error; None: it is this rank's own."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
-        if isinstance(error, (PeerLostError, TimeoutError, CommunicatorError)):
+        if isinstance(error, _OF_OTHERS) or _hidden_in(error)[0] in _NAMES:
             blamed = _core.Team.blamed()
-            if blamed < 0 and error.rank is not None:  # raised in Python
+            if blamed < 0 and isinstance(error, _OF_OTHERS) and error.rank is not None:  # raised in Python
                 blamed = error.rank
             return None if blamed in (-1, rank) else blamed
         seen.add(id(error))
@@ -85,12 +90,19 @@ def _blamed_by(error: BaseException | None, rank: int) -> int | None:
     return None
 
 
-def _text_of(error: BaseException) -> str:
-    name = type(error).__name__
+def _hidden_in(error: BaseException) -> tuple[str, str]:
+    """Name and text of the error that torch has turned into this one; or of this one."""
     try:
-        text = " ".join(str(error).split())
+        text = str(error)
     except Exception:
-        text = "(its text cannot be made)"
+        return type(error).__name__, "(its text cannot be made)"
+    found = _HIDDEN.fullmatch(text)
+    return (found[1], found[2]) if found else (type(error).__name__, text)
+
+
+def _text_of(error: BaseException) -> str:
+    name, text = _hidden_in(error)
+    text = " ".join(text.split())
     whole = f"{name}: {text}" if text else name
     return whole.encode(errors="replace")[:_MOST_BYTES].decode(errors="ignore")
 

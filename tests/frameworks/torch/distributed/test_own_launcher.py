@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from launch import launch, needs
@@ -34,6 +36,38 @@ def test_plain_torch_forms_one_group() -> None:
 def test_once_imported_pycollective_handles_env_and_the_master_port_stays_closed() -> None:
     ran = launch(2, PLAIN, "ours", "gloo", "pycollective", loaded=["torch"], check=True)
     assert ran.outputs == [f"gloo {rank} 2 3.0 False\npycollective {rank} 2 3.0 False\n" for rank in (0, 1)]
+
+
+IN_BACKWARD = """
+import os, sys
+import torch, torch.distributed as dist
+import pycollective.torch
+dist.init_process_group("pycollective")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
+for step in range(3):
+    if step == 1 and dist.get_rank() == 1:
+        if sys.argv[1] == "raises":
+            raise ValueError("bad data")
+        if sys.argv[1] == "leaves":
+            os._exit(0)
+        dist.barrier()
+    model(torch.ones(2, 3)).sum().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "line"),
+    [
+        ("raises", r"rank 1 \(pid \d+\) exited with code 1: ValueError: bad data"),
+        ("leaves", r"rank 1 \(pid \d+\) exited with code 0 while other ranks needed it; rank 0 .*: PeerLostError: .*"),
+        ("differs", r"the ranks' calls differ; rank \d \(pid \d+\) exited with code 1: MismatchError: .* barrier\(.*"),
+    ],
+)
+def test_the_rank_that_ends_a_backward_pass_is_named(end: str, line: str) -> None:
+    ran = launch(2, IN_BACKWARD, end, loaded=["torch"])
+    last = ran.stderr.strip().splitlines()[-1]
+    assert re.fullmatch(f"pycollective run: {line}", last), ran.stderr
+    assert "At:" not in last
 
 
 ACCELERATE = """
