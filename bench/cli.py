@@ -87,7 +87,7 @@ def bench(
     from .workload.plan import Conditions, Options
 
     outputs = sweep.Outputs(json, csv, plot)
-    with refusing("plot" if plot else ""):
+    with refusing("matplotlib" if plot else ""):
         slots = listed_hosts(hosts, hostfile)
         placed = place_ranks(slots, None) if slots else []
         if rsh and not placed:

@@ -95,7 +95,7 @@ def _find_missing() -> dict[str, str]:
     lines = {"mpi": find_launcher().note} if find_launcher().note else {}
     without = {
         "sklearn": "scikit-learn is not installed: noisy patterns instead of digits; `pip install scikit-learn`",
-        "matplotlib": "matplotlib is not installed: no plot; `pip install 'pycollective[plot]'`",
+        "matplotlib": "matplotlib is not installed: no plot; `pip install matplotlib`",
     }
     return lines | {module: line for module, line in without.items() if importlib.util.find_spec(module) is None}
 

