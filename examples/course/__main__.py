@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -50,6 +51,9 @@ def main() -> int:
     parser.add_argument("--notebooks", action="store_true", help="needs jupytext, nbclient and ipykernel")
     parser.add_argument("--out", type=Path, default=Path("course-out"), metavar="FOLDER", help="for the figures")
     args, words = parser.parse_known_args()
+    missing = [name for name in ("jupytext", "nbclient", "ipykernel") if args.notebooks and find_spec(name) is None]
+    if missing:
+        parser.exit(2, f"--notebooks needs {' '.join(missing)}: pip install {' '.join(missing)}\n")
     out = args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     results = {}

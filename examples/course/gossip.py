@@ -15,7 +15,7 @@ import pycollective as pc
 from pycollective import graphs
 from pycollective.optim import DistributedSGD, GossipSGD, consensus_distance
 
-args = lab.start("Gossip: predicted and measured contraction, and training with neighbours only.", ranks=8)
+args = lab.start("Gossip: predicted and measured contraction, and training with neighbours only.", ranks=8, fewest=2)
 data = lab.dataset(args)
 GRAPHS = [graphs.ring, graphs.star, graphs.exponential, graphs.one_peer, graphs.complete]
 GRAPHS += [graphs.random_pairs(seed=1), graphs.random_regular(degree=3, seed=1)]

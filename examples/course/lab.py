@@ -22,6 +22,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,7 +33,13 @@ Item = TypeVar("Item")
 
 
 def start(
-    description: str, ranks: int = 4, data: str = "digits", *, quick_ranks: int | None = None
+    description: str,
+    ranks: int = 4,
+    data: str = "digits",
+    *,
+    quick_ranks: int | None = None,
+    fewest: int = 1,
+    torch: bool = False,
 ) -> argparse.Namespace:
     """Read the options of a lab, and limit NumPy to one thread per rank.
 
@@ -40,6 +47,8 @@ def start(
         description: shown by --help.
         ranks, data: the defaults of --ranks and --data.
         quick_ranks: the default of --ranks with --quick; None: that of `ranks`.
+        fewest: the number of ranks that it needs.
+        torch: whether it needs torch.
 
     Returns:
         ranks: int; quick: bool, a shorter run with coarser results; data: one of data.NAMES; folder: Path of the data's
@@ -63,8 +72,16 @@ def start(
     args.folder = Path(folder).expanduser() if folder else None
     if args.data not in NAMES:
         parser.error(f"--data: {args.data!r} is not one of {', '.join(NAMES)}")
-    if args.ranks < 1:
-        parser.error(f"--ranks: {args.ranks} is less than 1")
+    if args.ranks < fewest:
+        parser.error(f"--ranks: {args.ranks} is less than {fewest}")
+    needed = {
+        "matplotlib": "matplotlib",
+        "sklearn": "scikit-learn" if args.data == "digits" else "",
+        "torch": "torch" if torch else "",
+    }
+    missing = " ".join(package for module, package in needed.items() if package and find_spec(module) is None)
+    if missing:
+        parser.exit(2, f"this lab needs {missing}: pip install {missing}\n")
     args.out.mkdir(parents=True, exist_ok=True)
     _limit_threads()
     return args

@@ -21,7 +21,9 @@ import numpy as np
 import pycollective as pc
 from pycollective.optim import sample_rows
 
-args = lab.start("A serial script and the same on several ranks, for NumPy, torch and Keras.", quick_ranks=2)
+args = lab.start(
+    "A serial script and the same on several ranks, for NumPy, torch and Keras.", quick_ranks=2, torch=True
+)
 EPOCHS, SEEDS = (2, 1) if args.quick else (20, 3)
 keras = importlib.util.find_spec("keras") and not args.quick  # which takes long to start
 FRAMEWORKS = ["numpy", "torch", *(["keras"] if keras else [])]

@@ -133,7 +133,7 @@ def draw(ranks: list, spans: dict):
 
 
 def main() -> None:
-    args = lab.start(__doc__, ranks=2)
+    args = lab.start(__doc__, ranks=2, torch=True)
     args.ranks = max(2, args.ranks)  # one rank alone reduces nothing
     count = 20 if args.quick else 100
     words = (WARM_UP + count, args.data, *([args.folder.resolve()] if args.folder else []))

@@ -155,7 +155,7 @@ def draw(measured: dict, sizes: list):
 
 def main() -> None:
     cores = len(os.sched_getaffinity(0))
-    args = lab.start(__doc__, ranks=cores)
+    args = lab.start(__doc__, ranks=cores, torch=True)
     sizes, share = (SIZES[::2], 0.1) if args.quick else (SIZES, 1)
     measured = {}  # ranks -> network -> seconds of a step and of its backward pass, bytes of gradients
     for n in lab.track([n for n in SIZES if n <= min(cores, args.ranks)], "measuring"):
