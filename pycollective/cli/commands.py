@@ -29,18 +29,18 @@ def complain(what: object) -> None:
 
 
 @contextlib.contextmanager
-def refusing(extra: str = "") -> Iterator[None]:
+def refusing(package: str = "") -> Iterator[None]:
     """Report a command's errors in one line, with exit code 2.
 
     Args:
-        extra: the package's extra that provides what the body imports.
+        package: of PyPI, that provides what the body imports.
     """
     try:
         yield
     except ImportError as error:
-        if not extra:
+        if not package:
             raise
-        complain(f"{error}; pip install 'pycollective[{extra}]'")
+        complain(f"{error}; pip install {package}")
         raise typer.Exit(2) from error
     except BrokenPipeError:  # the reader of standard output has closed it
         raise
@@ -76,13 +76,13 @@ def with_values(args: Sequence[str], options: Collection[str] = OPTIONAL) -> lis
 
 
 MODULES = {
-    "doctor": ("cli.doctor.doctor", "What this machine supports, and which path an allreduce would take."),
-    "topologies": ("cli.topologies", "The topologies: their collectives, and their order of reduction."),
-    "verify": ("cli.verify", "Prove every compiled schedule of a topology correct, free of races and deadlocks."),
+    "doctor": ("cli.doctor.doctor", "Show what this machine supports, and which path calls take."),
+    "topologies": ("cli.topologies", "List the topologies, their collectives and order of reduction."),
+    "verify": ("cli.verify", "Prove all schedules of a topology right, without deadlock."),
     "draw": ("cli.draw", "Draw the data movement between ranks, step by step."),
-    "explain": ("cli.explain", "Show which topology, variant, memory and path calls take on ranks of this host."),
-    "simulate": ("cli.simulate", "Simulate the cost of collectives on a network with this many ranks."),
-    "bench": ("bench.cli", "Measure topologies against each other, Open MPI or MPICH, and Gloo."),
+    "explain": ("cli.explain", "Show which topology, variant and path a call takes."),
+    "simulate": ("cli.simulate", "Simulate topologies on a network with many ranks."),
+    "bench": ("bench.cli", "Measure topologies against each other and other libraries."),
     "demo": ("bench.demo", "Train a network with each topology, then race the topologies."),
 }
 """Command -> the module with the function of this name, imported on use, and its line in the list of commands."""

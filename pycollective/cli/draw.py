@@ -66,7 +66,7 @@ def draw(
                 raise ValueError("--mix draws graphs of neighbours: name no topology")
         return draw_mix.draw(mix, ranks, steps, json, plot)
     plot = plot or (None if json else DEFAULT)
-    with refusing("plot" if plot else ""):
+    with refusing("matplotlib" if plot else ""):
         instances = selection.topologies(topology, named)
         if not instances:
             raise ValueError("name a topology, FILE.py:NAME or FILE.py")

@@ -30,7 +30,7 @@ def draw(mix: Sequence[str], ranks: str, steps: int, json: Path | None, plot: Pa
         plot: the picture; None: DEFAULT, or no picture if there is `json`.
     """
     plot = plot or (None if json else DEFAULT)
-    with refusing("plot" if plot else ""):
+    with refusing("matplotlib" if plot else ""):
         if not 1 <= steps <= MOST_STEPS:
             raise ValueError(f"--steps is from 1 to {MOST_STEPS}, not {steps}")
         cases = list(itertools.product(map(named, mix), selection.ranks(ranks)))

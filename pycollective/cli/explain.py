@@ -49,7 +49,7 @@ def explain(
 
     Without a topology: the default one. --plot: the schedules that they run.
     """
-    with refusing("plot" if plot else ""):
+    with refusing("matplotlib" if plot else ""):
         counts = selection.ranks(ranks) if ranks else [max(2, len(os.sched_getaffinity(0)))]
         if counts[-1] > 4096:
             raise ValueError(f"at most 4096 ranks can be started, not {counts[-1]}")

@@ -41,7 +41,9 @@ def run(
     ] = None,
     elastic: ElasticOptions = ElasticOptions(),  # noqa: B008
 ) -> int:
-    """Run a command on several ranks, of this host or of those given; exit with the code of the one that failed."""
+    """Run a command on several ranks, of this host or others.
+
+    The exit code is that of the rank that failed."""
     tag = sys.stdout.isatty() and ranks != 1 if tag is None else tag
     listed = hosts is not None or hostfile is not None
     remote: dict[str, Any] = {"shell": shlex.split(rsh), "interface": interface}

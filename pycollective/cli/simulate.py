@@ -73,7 +73,7 @@ def simulate(
     typed: dict[str, Any] = {"latency": latency, "bandwidth": bandwidth, "reduction": reduce, "ranks_per_node": node}
     typed |= {"node_latency": node_latency, "node_bandwidth": node_bandwidth, "shared_port": shared_port}
     given = {name: value for name, value in typed.items() if value is not None}
-    with refusing("plot" if plot else ""):
+    with refusing("matplotlib" if plot else ""):
         wanted, counts = selection.collectives(collective), selection.ranks(ranks)
         cases = _cases(selection.topologies(topology, named), wanted, counts)
         if any(COLLECTIVES[name].rooted for name in wanted) and not 0 <= root < counts[0]:

@@ -95,7 +95,7 @@ def verify(
     from rich.console import Console
 
     console, errors = Console(quiet=json == outputs.STDOUT), Console(stderr=True)
-    with refusing("plot" if plot else ""):
+    with refusing("matplotlib" if plot else ""):
         instances = selection.topologies(topology, named)
         if not instances:
             raise ValueError("name a topology, FILE.py:NAME, FILE.py or all")

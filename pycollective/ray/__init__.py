@@ -5,7 +5,7 @@ from __future__ import annotations
 try:
     import ray as _ray  # noqa: F401
 except ImportError as error:
-    raise ImportError("pycollective.ray needs Ray: pip install 'pycollective[ray]'") from error
+    raise ImportError("pycollective.ray needs Ray: pip install ray") from error
 
 from pycollective.ray.elastic import ElasticRayExecutor
 from pycollective.ray.runner import RayExecutor

