@@ -1,6 +1,7 @@
 """Tensors in memory that the other ranks of the host can access."""
 
-# Without annotations from __future__: torch refuses a communication hook whose annotations are strings.
+from __future__ import annotations
+
 import contextlib
 import logging
 import os
@@ -155,8 +156,11 @@ def _hook(model: DistributedDataParallel) -> None:
     _hooked.add(model)
 
 
-def _average(state: _Reduction, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Average a bucket over the ranks as DistributedDataParallel does, with the same bits."""
+def _average(state, bucket):  # type: ignore[no-untyped-def]  # torch refuses annotations that are strings
+    """Average a bucket over the ranks as DistributedDataParallel does, with the same bits.
+
+    Args: a _Reduction, and a torch.distributed.GradBucket; returns a future of the bucket's tensor.
+    """
     model = state.model() if state.model is not None else None
     assert model is not None, "its reducer calls this"
     if model._join_config.enable and not model._divide_by_initial_world_size:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 CALLS = ("tests/comm/collectives/test_reductions.py", "tests/comm/collectives/test_moving.py")
 SHARED = ("tests/comm/host/test_shared_arrays.py",)
+TENSORS = ("tests/frameworks/torch/test_shared_tensors.py",)
 WINDOWS = ("tests/comm/collectives/test_placements.py",)
 STAGED = ("tests/comm/collectives/test_staging.py",)
 MISMATCHES = ("tests/comm/host",)
@@ -140,7 +141,19 @@ MUTANTS = (
     ),
     Mutant(
         "a child shares its parent's arrays", "csrc/window/heap.cpp",
-        "MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE", "MAP_SHARED | MAP_FIXED", SHARED,
+        "map(segment_->data(), end_, 0, MAP_PRIVATE);", "map(segment_->data(), end_, 0, MAP_SHARED);", SHARED,
+    ),
+    Mutant(
+        "a child shares its parent's tensors", "csrc/window/heap.cpp",
+        "map(const_cast<char*>(address), memory.bytes, memory.offset, MAP_PRIVATE);", ";", TENSORS,
+    ),
+    Mutant(
+        "a view of a moved tensor is taken for its beginning", "csrc/window/heap.cpp",
+        "static_cast<int64_t>(memory.offset) + (at - begin)", "static_cast<int64_t>(memory.offset)", TENSORS,
+    ),
+    Mutant(
+        "the place of a tensor that was freed is still known", "csrc/window/heap.cpp",
+        "heap->forget_adopted(static_cast<const char*>(address), 1);", ";", TENSORS,
     ),
     # -- the engine ----------------------------------------------------------------------------------------------------
     Mutant(

@@ -213,6 +213,7 @@ def in_calls(comm: Communicator, _: Connection) -> None:
         assert [place_of(comm, each) for each in (moved, moved[5:], x)] == ["shared", "shared", "plain"]
         for collective in (comm.allreduce, comm.allgather, comm.alltoall, comm.scan, comm.reduce_scatter):
             assert torch.equal(collective(moved), collective(x))
+        assert torch.equal(comm.allreduce(moved[64:]), comm.allreduce(x[64:]))
         for buffer in (x, moved):
             comm.broadcast(buffer, 1, out=buffer)
             comm.allreduce(buffer, out=buffer, topology="ring")
