@@ -80,7 +80,7 @@ def _blamed_by(error: BaseException | None, rank: int) -> int | None:
     """The rank whose loss or silence led to the error; None: it is this rank's own."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
-        if isinstance(error, _OF_OTHERS) or _hidden_in(error)[0] in _NAMES:
+        if isinstance(error, _OF_OTHERS) or (type(error) is RuntimeError and _hidden_in(error)[0] in _NAMES):
             blamed = _core.Team.blamed()
             if blamed < 0 and isinstance(error, _OF_OTHERS) and error.rank is not None:  # raised in Python
                 blamed = error.rank
