@@ -22,6 +22,12 @@ def meant(name: str, known: Iterable[str], elsewhere: Mapping[str, str] | None =
     return f"; did you mean {near}?" if near else ""
 
 
+def unannotated(cls: type, name: str) -> str:
+    """`; annotate it: columns: int = 4` for an attribute that is no field of a dataclass for this reason alone."""
+    value = getattr(cls, name, callable)
+    return "" if callable(value) else f"; annotate it: {name}: {type(value).__name__} = {value!r}"
+
+
 def _plain(name: str) -> str:
     return name.replace("_", "").lower()
 

@@ -39,18 +39,22 @@ class Row:
     largest: Report | None = None
     longest: dict[int, int] = field(default_factory=dict)  # by ranks: maximum number of steps of a rank
     seconds: float = 0.0
-    error: Exception | None = None
+    error: Exception | None = None  # the first
+    correct_above: list[int] = field(default_factory=list)  # numbers of ranks above that of the error
 
     def run(self, instance: Any) -> Iterator[int]:
-        """Verify, one size after the other; stops at the first error, which it stores."""
+        """Verify, one size after the other; stops at the first error, which it stores, if the topology declares sizes."""
         started = time.perf_counter()
         for size in self.sizes:
             try:
                 for report in verify_topology(instance, [size], collectives=[self.collective], hosts=self.host_counts):
                     self._take(size, report)
             except Exception as error:  # the user's code may raise anything; the other rows continue
-                self.error = error
-                break
+                self.error = self.error or error
+                if info(instance).ranks is not None:
+                    break
+            else:
+                self.correct_above += [size] if self.error else []
             finally:
                 self.seconds = time.perf_counter() - started
             yield size
@@ -107,7 +111,7 @@ def verify(
     for row in wrong:
         assert row.error is not None
         errors.print(f"{row.topology} {row.collective}: {type(row.error).__name__}", style="bold red", highlight=False)
-        for line in _report(row.error):
+        for line in (*_report(row.error), *_declaration(row)):
             errors.print(line, markup=False, highlight=False, soft_wrap=True)
     for text in dict.fromkeys(_left_out(row) for row in rows if row.left_out):
         console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -151,6 +155,13 @@ def _report(error: Exception) -> Iterator[str]:
         text = linecache.getline(file, int(number)).strip()
         if text:
             yield f"    {_short(file)}:{number}: {text}"
+
+
+def _declaration(row: Row) -> Iterator[str]:
+    """A hint for a topology that is correct for numbers of ranks which it does not declare."""
+    if row.correct_above:
+        counts = ", ".join(map(str, row.correct_above))
+        yield f"  correct for {counts} ranks: a topology for these only declares them by @topology(..., ranks=...)"
 
 
 def _short(file: str) -> str:

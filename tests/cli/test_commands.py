@@ -88,6 +88,16 @@ def test_verify_reports_the_error_of_a_users_topology(tmp_path: Path) -> None:
     assert "60 schedules proved" in done.stdout  # of the chain
 
 
+def test_verify_names_the_numbers_of_ranks_that_a_topology_does_not_declare(tmp_path: Path) -> None:
+    file = tmp_path / "even.py"
+    file.write_text(
+        'import pycollective as pc\n@pc.topology("even")\nclass Even:\n  def allreduce(self, p):\n'
+        "    for c in p.chunks(1):\n      p[p.ranks, c] = p.sum(p[q, c] for q in range(p.size // 2 * 2))\n"
+    )
+    done = pycollective("verify", str(file), "--ranks", "1-6", code=1)
+    assert "p.sum() of nothing" in done.stderr and "correct for 2, 4, 6 ranks: " in done.stderr
+
+
 def test_verify_for_several_hosts(tmp_path: Path) -> None:
     """A topology that is right on one host and for two hosts of one rank, but not for two hosts of two ranks."""
     file = tmp_path / "leaders.py"

@@ -385,6 +385,18 @@ def test_mistakes_of_a_topologys_author_are_named() -> None:
             width: int = 2
 
 
+def test_a_parameter_without_annotation_is_named() -> None:
+    @topology("flat")
+    class Flat(Ring):
+        width = 2
+
+    hint = "annotate it: width: int = 2"
+    with pytest.raises(TopologyError, match=f"flat has the parameters: none; {hint}"):
+        get("flat(width=3)")
+    with pytest.raises(TopologyError, match=rf"names none of its parameters \(it has none; {hint}\)"):
+        topology("flats", ranks=multiple_of("width"))(Flat)
+
+
 def test_hosts_have_ranks() -> None:
     assert equal_shares(5, 2) == (0, 0, 0, 1, 1)
     for hosts in (0, 3):

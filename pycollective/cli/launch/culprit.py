@@ -14,7 +14,7 @@ from dataclasses import dataclass
 _PREFIX = rb"(\[rank\d+\]: )?"  # torch.distributed begins each line with it
 _TRACEBACK = re.compile(_PREFIX + rb'(?:Traceback \(most recent call last\):|  File ".*", line \d+)\s*')
 _EXCEPTION = re.compile(_PREFIX + rb"(?:[\w<>]+\.)*(\w+(?:: .*)?)\s*")
-_AT_THE_END = 2.0  # seconds between the traceback of an exception that ends a program and its end
+_AT_THE_END = 2.0  # seconds in which a program may still write after the traceback of the exception that ends it
 _MOST_BYTES = 500  # of a text, as in comm.bootstrap.failure
 
 
@@ -89,20 +89,21 @@ class LastException:
     """The exception at the end of the last traceback that a rank has written on standard error."""
 
     def __init__(self) -> None:
-        self._text, self._written = b"", -math.inf
+        self._text, self._written, self._latest = b"", -math.inf, 0.0
         self._within = False
 
     def read(self, lines: Sequence[bytes]) -> None:
         """Read the next lines that the rank has written, without any tags."""
+        self._latest = time.monotonic() if lines else self._latest
         for line in lines:
             if _TRACEBACK.fullmatch(line):
                 self._within = True
             elif self._within and (found := _EXCEPTION.fullmatch(line)):
-                self._text, self._written, self._within = found[2], time.monotonic(), False
+                self._text, self._written, self._within = found[2], self._latest, False
 
     def text_of_end(self) -> str:
-        """Type and message if the program has ended by it just now: not of a traceback in a log long before; or ""."""
-        if time.monotonic() - self._written > _AT_THE_END:
+        """Type and message if the program has ended by it: not of a traceback in a log after which it continued; or ""."""
+        if self._latest - self._written > _AT_THE_END:
             return ""
         return self._text[:_MOST_BYTES].decode(errors="replace")
 

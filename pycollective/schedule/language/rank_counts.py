@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from pycollective import checks
 from pycollective.errors import TopologyError
-from pycollective.names import meant
+from pycollective.names import meant, unannotated
 
 _SEARCH = 4096
 """Search range for the nearest supported counts."""
@@ -35,7 +35,7 @@ class Multiple:
             there = f"it has {', '.join(parameters)}" if parameters else "it has none"
             raise TopologyError(
                 f"topology {name!r}: multiple_of({self.of!r}) names none of its parameters"
-                f"{meant(self.of, parameters)} ({there})"
+                f"{meant(self.of, parameters)} ({there}{unannotated(cls, self.of)})"
             )
 
     def _number(self, topology: Any) -> int:

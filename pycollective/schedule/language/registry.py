@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar
 
 from pycollective import checks, notebook
 from pycollective.errors import ProgramError, TopologyError
-from pycollective.names import meant
+from pycollective.names import meant, unannotated
 from pycollective.schedule.collectives import COLLECTIVES
 from pycollective.schedule.language import user_files
 from pycollective.schedule.language.rank_counts import Multiple, RankCounts, declared, refusal
@@ -224,8 +224,8 @@ def get(topology: object) -> Any:
         parameters = parameters_in(topology) if isinstance(topology, str) else {}
         fields = [field.name for field in dataclasses.fields(row.cls)]
         known = ", ".join(fields) or "none"
-        if not parameters.keys() <= set(fields):
-            raise TopologyError(f"{topology!r}: {row.name} has the parameters: {known}")
+        for unknown in sorted(parameters.keys() - set(fields)):
+            raise TopologyError(f"{topology!r}: {row.name} has the parameters: {known}{unannotated(row.cls, unknown)}")
         try:
             instance = row.cls(**parameters)
         except TypeError as error:

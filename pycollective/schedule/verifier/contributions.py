@@ -7,11 +7,14 @@ combined, whether it is still raw, and whether the step that completes it has be
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, NoReturn
 
 from pycollective.errors import VerificationError
 from pycollective.schedule.collectives import COLLECTIVES
+from pycollective.schedule.compiler.compiler import trace
 from pycollective.schedule.compiler.schedule import Placement, Schedule
 from pycollective.schedule.compiler.steps import IN, OUT, RECV, SEND, Step, place_name
 from pycollective.schedule.verifier.progress import step_name
@@ -201,26 +204,10 @@ class _Execution:
                 same = content.doubled == content.step
                 who = ", which" if same else f"; {step_name(self.schedule, *content.doubled)}"
                 doubled = f"{who} combines it with itself"
-            lost, loser = self.loss(missing, chunk)
-            lines = [self.schedule.line(*step) for step in (content.step, content.doubled, loser) if step]
+            lost, line = _loss(self.schedule, rank, chunk, missing)
+            lines = [line, *(self.schedule.line(*step) for step in (content.step, content.doubled) if step)]
             raise VerificationError(f"{title}: the result {' and '.join(faults)}{where}{doubled}{lost}", lines)
         return content
-
-    def loss(self, missing: int, chunk: int) -> tuple[str, tuple[int, int] | None]:
-        """What became of the first missing contribution, and the step that read it last."""
-        if not missing:
-            return "", None
-        one = missing & -missing
-        again, last = _Execution(self.schedule, self.aliased, self.steps), None
-        for rank, index in self.steps:
-            step = self.schedule.ranks[rank].steps[index]
-            read = [again.holds.get(memory(source.rank, source.place, chunk, self.aliased)) for source in step.sources]
-            if step.chunk == chunk and step.kind != RECV and any(found.once & one for found in read if found):
-                last = (rank, index)
-            again.run(rank, index)
-        if last is None:
-            return f"; no step on the way to a result reads the {_contributions(one)}", None
-        return f"; the {_contributions(one)} is last read by {step_name(self.schedule, *last)}", last
 
     def fail(self, rank: int, index: int, what: str) -> NoReturn:
         chunk = self.schedule.ranks[rank].steps[index].chunk
@@ -229,6 +216,35 @@ class _Execution:
         raise VerificationError(f"{self.schedule.title}: rank {rank}, chunk {chunk}: {name}: {what}", lines)
 
 
+def _loss(schedule: Schedule, rank: int, chunk: int, missing: int) -> tuple[str, str]:
+    """What became of the first contribution that a result lacks, and the statement that lost it, as "FILE:LINE" or "".
+
+    The program is asked, since its statements that no result needs have no steps.
+    """
+    if not missing or not schedule.topology:
+        return "", ""
+    one, root = missing & -missing, schedule.root or 0
+    starts = COLLECTIVES[schedule.collective].starts
+    has = {each for each in range(schedule.size) if one >> each & 1 and starts(each, chunk, schedule.size, root)}
+    program = trace(
+        schedule.topology, schedule.collective, schedule.size, schedule.root, schedule.small, hosts=schedule.hosts
+    )
+    for statement in program.statements:
+        if statement.chunk == chunk and has:
+            given = has.union if has.intersection(statement.sources) else has.difference
+            has = given(statement.destinations)
+            if not has:
+                overwritten = f"its last copy is overwritten at {Path(statement.line).name}"
+                return f"; the {_contributions(one)} is lost: {overwritten}", statement.line
+    if rank in has:
+        return "", ""
+    return f"; at the end the {_contributions(one)} is at {_ranks(has)}", ""
+
+
 def _contributions(mask: int) -> str:
-    ranks = [str(rank) for rank in range(mask.bit_length()) if mask >> rank & 1]
-    return f"contribution{'s'[: len(ranks) - 1]} of rank{'s'[: len(ranks) - 1]} {', '.join(ranks)}"
+    ranks = [rank for rank in range(mask.bit_length()) if mask >> rank & 1]
+    return f"contribution{'s'[: len(ranks) - 1]} of {_ranks(ranks)}"
+
+
+def _ranks(ranks: Collection[int]) -> str:
+    return f"rank{'s'[: len(ranks) - 1]} {', '.join(map(str, sorted(ranks)))}"
