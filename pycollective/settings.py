@@ -226,7 +226,7 @@ def _not_known(name: str) -> str:
 
     ours = {row.removeprefix(PREFIX): row for row in TABLE if row.startswith(PREFIX)}
     near = difflib.get_close_matches(name.removeprefix(PREFIX), ours, n=1)
-    hint = f"did you mean {ours[near[0]]}?" if near else "`pycollective doctor` lists the settings"
+    hint = f"did you mean {ours[near[0]]}?" if near else "`pycollective doctor --settings` lists them all"
     return f"{name} is not a setting of pycollective and has no effect; {hint}"
 
 

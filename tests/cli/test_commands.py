@@ -132,15 +132,20 @@ def test_doctor_for_people() -> None:
     groups = ("cores", "/dev/shm", "memfd", "huge pages", "pidfd", "mpi4py", "CUDA driver", "NCCL", "numba", "torch")
     assert [word for word in groups if word not in written] == []
     assert "check failed" not in written
+    assert written.endswith("pycollective works here; – marks what is optional and absent\n")
+    assert "PYCOLLECTIVE_SCRATCH" not in written and "settings at their defaults, listed by --settings" in written
+    assert "PYCOLLECTIVE_SCRATCH" in pycollective("doctor", "--settings").stdout
 
 
 def test_doctor_keeps_paths_whole(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     path = "/a-folder/" * 7 + "file-of-a-library.so.1"
-    publish([Finding("g", "a name of some length", path), Finding("g", "b", "found", why=f"in {path} [of pip]")], None)
+    found = [Finding("g", "a name of some length", path), Finding("g", "b", "found", why=f"in {path} [of pip]")]
+    assert publish([*found, Finding("h", "c", "bad", False)], None, ("h",)) == 1
     assert capsys.readouterr().out.splitlines() == [
         "  g", "✓   a name of some length", f"    {path}",
         "✓   b                      found (in", f"    {path}", " " * 27 + "[of pip])",
+        "  1 h, listed by --h", "broken: c",
     ]  # fmt: skip
 
 

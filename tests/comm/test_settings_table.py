@@ -96,7 +96,7 @@ def test_unknown_names_and_the_nearest_known_name() -> None:
     hints = settings.unknown({"PYCOLLECTIVE_STAGED_TILES": "1", "PYCOLLECTIVE_ZZZ": "1", "PYCOLLECTIVE_NCLL": "x"})
     assert hints["PYCOLLECTIVE_STAGED_TILES"].endswith("did you mean PYCOLLECTIVE_STAGED_TILE?")
     assert hints["PYCOLLECTIVE_NCLL"].endswith("did you mean PYCOLLECTIVE_NCCL?")
-    assert hints["PYCOLLECTIVE_ZZZ"].endswith("has no effect; `pycollective doctor` lists the settings")
+    assert hints["PYCOLLECTIVE_ZZZ"].endswith("has no effect; `pycollective doctor --settings` lists them all")
     assert settings.unknown({"PYCOLLECTIVE_ZZZ": "1", settings.WARNED: "PYCOLLECTIVE_ZZZ"}) == {}
 
 

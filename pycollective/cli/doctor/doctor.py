@@ -20,6 +20,8 @@ from pycollective.cli.options import Json
 from pycollective.cli.units import format_size
 from pycollective.comm.host.cores import ranges, usable_cores
 
+DEFAULTS = "settings at their defaults"
+"""Group of findings that is listed on request."""
 _PATH_SIZES = (1 << 10, 1 << 20, 1 << 26)
 
 
@@ -40,6 +42,7 @@ def doctor(
     frameworks: Annotated[
         bool, typer.Option("--frameworks", help="also import the frameworks and try their graphs, which takes seconds")
     ] = False,
+    settings: Annotated[bool, typer.Option("--settings", help="also list the settings that are at their defaults")] = False,
     network: Annotated[
         bool, typer.Option("--network", help="instead measure the network between hosts; start it with a launcher")
     ] = False,
@@ -48,7 +51,7 @@ def doctor(
     with refusing():
         outputs.check(None, json)
     if not network:
-        return publish(examine(frameworks), json)
+        return publish(examine(frameworks), json, () if settings else (DEFAULTS,))
     from pycollective.cli.doctor.network import report
 
     return report(json)
@@ -96,11 +99,13 @@ def _paths() -> Iterator[Finding]:
 
 
 def _settings() -> Iterator[Finding]:
-    """The table of settings: each with its value here, and the value's source."""
+    """The table of settings: each with its value here, and the value's source; those at their defaults come last."""
     from pycollective import settings
 
-    for row in settings.TABLE.values():
-        set_by, text = row.find(os.environ)
+    for name, sentence in settings.unknown(os.environ).items():
+        yield Finding("settings", name, "unknown", None, sentence)
+    rows = [(row, *row.find(os.environ)) for row in settings.TABLE.values()]
+    for row, set_by, text in sorted(rows, key=lambda found: not found[1]):
         if not set_by and row.reader in (settings.OWN_LAUNCHER, settings.HOROVODS_LAUNCHERS):
             continue
         default = row.write(row.default)
@@ -112,6 +117,4 @@ def _settings() -> Iterator[Finding]:
         value = "(set)" if value and row.kind == "secret" else value
         unit = f" {row.kind}" if value and row.kind.endswith(("seconds", "bytes")) else ""
         usual = f", default {default}" if set_by and default else ""
-        yield Finding("settings", row.name, (value or "-") + unit, ok, f"{row.meaning}; {source}{usual}")
-    for name, sentence in settings.unknown(os.environ).items():
-        yield Finding("settings", name, "unknown", None, sentence)
+        yield Finding("settings" if set_by else DEFAULTS, row.name, (value or "-") + unit, ok, f"{row.meaning}; {source}{usual}")

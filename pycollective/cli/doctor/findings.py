@@ -6,6 +6,8 @@ import importlib.metadata
 import json
 import subprocess
 import textwrap
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,8 +28,13 @@ class Finding:
     why: str = ""
 
 
-def publish(findings: list[Finding], json_file: Path | None) -> int:
-    """Print or write findings; the exit code is 1 if one of them prevents use."""
+def publish(findings: list[Finding], json_file: Path | None, folded: Collection[str] = ()) -> int:
+    """Print or write findings; the exit code is 1 if one of them prevents use.
+
+    Args:
+        folded: groups of which only the number of findings is printed.
+    """
+    broken = [finding.name for finding in findings if finding.ok is False]
     if json_file is not None:
         groups: dict[str, dict[str, dict[str, object]]] = {}
         for finding in findings:
@@ -35,16 +42,19 @@ def publish(findings: list[Finding], json_file: Path | None) -> int:
             groups.setdefault(finding.group, {})[finding.name] = fields
         outputs.write_text(json_file, json.dumps(groups, indent=2) + "\n")
     if json_file != outputs.STDOUT:
-        _print(findings)
-    return int(any(finding.ok is False for finding in findings))
+        _print(findings, folded)
+        print(f"broken: {', '.join(broken)}" if broken else "pycollective works here; – marks what is optional and absent")
+    return int(bool(broken))
 
 
-def _print(findings: list[Finding]) -> None:
+def _print(findings: list[Finding], folded: Collection[str]) -> None:
     """A line for each, with its name; texts continue below. A path too long for them has a line of its own."""
     from rich.console import Console
     from rich.text import Text
 
     console = Console(highlight=False)
+    groups = Counter(finding.group for finding in findings)
+    findings = [finding for finding in findings if finding.group not in folded]
     marks = {True: ("✓", "green"), None: ("–", "yellow"), False: ("✗", "red")}
     longest = max((len(finding.name) for finding in findings), default=0)
     width = max(20, console.width - longest - 6)
@@ -67,6 +77,8 @@ def _print(findings: list[Finding]) -> None:
                 row = Text(" " * (start if fits else _INDENT))
             row += part
         console.print(row, soft_wrap=True)
+    for group in folded:
+        console.print(Text(f"  {groups[group]} {group}, listed by --{group.partition(' ')[0]}", "cyan"), soft_wrap=True)
 
 
 def version_of(package: str) -> str | None:

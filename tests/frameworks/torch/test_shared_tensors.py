@@ -23,6 +23,7 @@ import torch.distributed as dist  # noqa: E402
 from c10d import World, on_ranks  # noqa: E402
 from c10d_training import flat  # noqa: E402
 from processes import run  # noqa: E402
+from speed import until  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
@@ -261,7 +262,7 @@ def test_data_parallel_trains_with_the_same_bits(world: World) -> None:
         assert in_use() - before >= 2 * parameters, "parameters and buckets"
         del models
         dist.all_reduce(torch.ones(1))  # the group forgets completed calls at the next
-        assert in_use() == before, form
+        until(lambda: in_use() <= before)  # its threads, a moment after a call
 
 
 @on_ranks(2)
