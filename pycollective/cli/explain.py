@@ -6,6 +6,7 @@ import json as json_text
 import os
 import subprocess
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -94,14 +95,15 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
 
     console = Console()
     for row in rows:
+        order = f", order of reduction: {row['order']}" if row["order"] else ""
         console.print(
             f"[bold]{row['collective']}, {format_size(row['nbytes'])}, {row['ranks']} ranks[/]: "
-            f"topology [bold]{row['topology']}[/], {row['variant']} variant, order of reduction: {row['order']}",
+            f"topology [bold]{row['topology']}[/], {row['variant']} variant{order}",
             highlight=False, soft_wrap=True,
         )  # fmt: skip
         lines = {"comm.empty": "window", "other arrays": "plain", "why": "reason", "cores": "waiting"}
         for name, text in ((name, row[field]) for name, field in lines.items() if row[field]):
-            console.print(f"  {name + ':':<14}{text}", markup=False, highlight=False, soft_wrap=True)
+            print(textwrap.fill(text, console.width, initial_indent=f"  {name + ':':<14}", subsequent_indent=" " * 16))
 
 
 def _plot(rows: Sequence[dict[str, Any]], path: Path, quiet: bool) -> None:

@@ -10,7 +10,7 @@ from pycollective import _core, notebook
 from pycollective.comm.group import Group
 from pycollective.comm.host.cores import ranges, usable_cores
 from pycollective.comm.planner import DEFAULT_TOPOLOGY, NCCL, ScheduleKey, choose, default_text, schedule_for
-from pycollective.schedule.collectives import CALLS, program_of
+from pycollective.schedule.collectives import CALLS, COLLECTIVES, program_of
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Explanation:
         collective, nbytes: the call.
         topology: label of the topology, or "nccl".
         variant: "small" or "large".
-        order: the order in which elements are reduced: "rank", "fixed" or "chunk".
+        order: the order in which elements are reduced: "rank", "fixed" or "chunk"; empty if none are.
         window: path of arrays from `comm.empty`.
         shared: path of arrays from `shared_arrays`, if this process has any.
         plain: path of other arrays.
@@ -47,7 +47,7 @@ class Explanation:
     def _repr_html_(self) -> str:
         rows = [
             ("topology", f"{self.topology} ({self.variant} messages)"),
-            ("order of reduction", self.order),
+            *([("order of reduction", self.order)] if self.order else []),
             ("arrays from comm.empty", self.window),
             ("other arrays", self.plain),
             ("because", self.reason),
@@ -57,8 +57,8 @@ class Explanation:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.collective} of {self.nbytes} bytes: topology {self.topology} ({self.variant} messages, "
-            f"order of reduction: {self.order})",
+            f"{self.collective} of {self.nbytes} bytes: topology {self.topology} ({self.variant} messages"
+            + (f", order of reduction: {self.order})" if self.order else ")"),
             f"arrays from comm.empty: {self.window}",
             f"other arrays: {self.plain}",
             f"because {self.reason}",
@@ -140,9 +140,12 @@ def _explanation(
     from pycollective.schedule.language import registry
 
     row = registry.info(topology)
-    limit = f"; messages of at most {row.small} bytes take its small variant" if row.small else ""
+    limit = ""
+    if hasattr(topology, f"{program_of(collective)}_small"):
+        limit = f"; {'at most' if small else 'more than'} {row.small} bytes take its {'small' if small else 'large'} variant"
+    order = row.order if COLLECTIVES[program_of(collective)].reduces else ""
     return Explanation(
-        collective, nbytes, registry.label(topology), "small" if small else "large", row.order, window, plain,
+        collective, nbytes, registry.label(topology), "small" if small else "large", order, window, plain,
         f"{reason}; topology {row.name}: {chosen}{limit}", waiting=_waiting(own_cores), links=links,
     )  # fmt: skip
 

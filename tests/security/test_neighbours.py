@@ -75,6 +75,7 @@ def train(state):
         dist.destroy_process_group(group)
         state.step += 1
         state.commit()
+        (folder / f"stepped{rank}").touch()
         if stop:
             return state.step
 
@@ -172,6 +173,7 @@ def test_a_job_beside_strangers(spaces: Spaces, tmp_path: Path, launcher: str) -
             (tmp_path / "go").touch()
             wait_for(job, tmp_path / "ready0", tmp_path / "ready1")
             user()
+            wait_for(job, tmp_path / "stepped0", tmp_path / "stepped1")
             reached, from_network = user(), network()  # also what was opened since, and new groups
             if launcher != "mpirun":
                 (tmp_path / "stop").touch()
