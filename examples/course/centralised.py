@@ -128,7 +128,7 @@ for axis, key, title in ((axes[0, 1], "milliseconds", "measured: ms per step"), 
     axis.set(title=f"{title} (dots: seeds, bar: mean)")
 for axis in (axes[0, 0], axes[0, 1], axes[1, 0]):
     axis.set_xticks(places, [method.replace(" ", "\n") for method in METHODS], fontsize=8)
-axes[0, 1].set_ylim(bottom=0)
+axes[0, 1].set_ylim(0, 1.1 * max(max(row["milliseconds"]) for row in table.values()))
 axes[1, 1].bar(list(staleness), list(staleness.values()))
 axes[1, 1].set(title="asynchronous star: staleness of gradients", xlabel="gradients applied between pull and push")
 axes[1, 1].set_xticks(range(0, max(staleness) + 1, 2))

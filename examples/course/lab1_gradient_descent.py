@@ -93,7 +93,7 @@ surface = (
 def draw_surface(axis):
     levels = np.geomspace(0.3, 8, 14)
     axis.contour(a, b, surface + loss(best, x, y), levels=levels, cmap="Greys", linewidths=0.7, linestyles="-")
-    axis.plot(*best, "k*")
+    axis.plot(*best, "k*", label="minimum")
     axis.set(xlabel="a", ylabel="b", xlim=(a.min(), a.max()), ylim=(b.min(), b.max()))
 
 
@@ -105,6 +105,7 @@ for axis, (name, rate) in zip(axes, rates.items(), strict=True):
     axis.plot(*path.T, marker="o", markersize=3, linewidth=1)
     ratio = (loss(path[-1], x, y) - loss(best, x, y)) / (loss(START, x, y) - loss(best, x, y))
     axis.set_title(f"{name}, {rate:.2f}: loss × {ratio:.1g}")
+figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center")
 lab.save(figure, "lab1_learning_rates", args)
 
 # %% [markdown]
@@ -162,11 +163,11 @@ lab.conclude(
     args,
     "lab1_gradient_descent",
     "to bring the excess loss down to {target:.0%}, the full batch takes {full[steps]} steps and {full[images]:,} "
-    "images, batches of 32 take {mini[steps]} steps and {mini[images]:,} images, SGD {single[steps]} and "
-    "{single[images]:,}; at the end the full batch is {full_end:.0e} above the minimum, and SGD {single_end:.0e}, "
+    "images, batches of 32 take {mini[steps]} steps and {mini[images]:,} images, SGD {single[steps]} of "
+    "each; at the end the full batch is {full_end:.1g} above the minimum, and SGD {single_end:.1g}, "
     "where the noise of its gradients keeps it. Near the minimum a full-batch step keeps {kept:.3f} of the excess "
     "loss; theory, (1 - rate * smallest curvature)^2: {theory:.3f}. {ranks} ranks take the same path, up to "
-    "{difference:.0e}.",
+    "{difference:.1g}.",
     target=TARGET,
     **dict(zip(("full", "mini", "single"), reached.values(), strict=True)),
     full_end=excess[-1],

@@ -92,7 +92,7 @@ def main() -> None:
         "lab3_learning_rates",
         "With a fixed rate of {rate:g}, accuracy goes from {small} with batches of {base} rows to {fixed} with {full}; "
         "square-root scaling reaches {root}, which recovers {share:.0%} of the difference. {linear} On {ranks} ranks "
-        "and on one, weights differ by at most {rounding:.0e}.",
+        "and on one, weights differ by at most {rounding:.1g}.",
         small=spread(small),
         fixed=spread(fixed),
         root=spread(root),

@@ -144,7 +144,7 @@ lab.conclude(
     args,
     "model_parallel",
     "{steps} steps of a network cut in two after layer {cut}: the losses differ from the single process's by at most "
-    "{difference:.0e}; test accuracy {accuracy:.1%}. In the quickest step rank 0 computed {busy[0]:.0%} of the time, "
+    "{difference:.1g}; test accuracy {accuracy:.1%}. In the quickest step rank 0 computed {busy[0]:.0%} of the time, "
     "rank 1 {busy[1]:.0%}: the speed of {together:.2f} ranks.",
     steps=STEPS, cut=CUT, difference=difference, accuracy=accuracy, busy=busy, together=sum(busy),
 )  # fmt: skip

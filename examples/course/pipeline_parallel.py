@@ -133,6 +133,7 @@ for place, (stages, name) in zip(axes[:, 0], lab.track(runs, "pipelines"), stric
             place.barh(rank, (b - a) * 1000, left=(a - begin) * 1000, color=color, edgecolor="w")
             place.text(middle, rank, str(i), ha="center", va="center", color=ink_on(color), fontsize=8)
     place.set(yticks=range(stages), ylabel="stage", title=f"{label}: {1 - busy:.0%} bubbles, stage 0 stores {stored}")
+    place.set_xlim(0, (end - begin) * 1000)
     place.invert_yaxis()
 axes[-1, 0].set_xlabel("milliseconds")
 keys = [axes[0, 0].bar(0, 0, color=color, label=label) for color, label in (("C0", "forward"), ("C6", "backward"))]
@@ -147,7 +148,7 @@ lab.conclude(
     "pipeline_parallel",
     "with {stages} stages and {micro} micro-batches GPipe's bubbles are {gpipe[bubble]:.0%} of the time and 1F1B's "
     "{other[bubble]:.0%} (theory for both: {theory:.0%}); stage 0 stores {gpipe[stored]} and {other[stored]} "
-    "micro-batches. The losses of all runs differ from the single process's by at most {difference:.0e}.",
+    "micro-batches. The losses of all runs differ from the single process's by at most {difference:.1g}.",
     stages=most, micro=MICRO_BATCHES, gpipe=measured[f"GPipe, {most} stages"], other=measured[f"1F1B, {most} stages"],
     theory=theory, difference=max(run["difference"] for run in measured.values()), runs=measured,
 )  # fmt: skip

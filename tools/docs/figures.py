@@ -65,10 +65,14 @@ def topologies() -> Any:
             )
             lanes.tick_params(length=0, labelcolor=INK)
         lanes.set_xlabel(f"{ends[column]} steps" if ends[column] > 1 else "1 step", fontsize=11, color=INK)
-    key = figure.add_axes((0.3, 0.0, 0.4, 0.045))
-    for x, colour, text in ((0.12, REDUCE, "read to reduce"), (0.6, COPY, "copied")):
-        key.annotate("", (x + 0.08, 0.5), (x, 0.5), arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 1.8})
-        key.text(x + 0.1, 0.5, text, va="center", fontsize=11, color=INK)
+    key = figure.add_axes((0.04, 0.0, 0.95, 0.045))
+    for x, colour, text in ((0.07, REDUCE, "read to reduce"), (0.25, COPY, "copied")):
+        key.annotate("", (x + 0.035, 0.5), (x, 0.5), arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 1.8})
+        key.text(x + 0.045, 0.5, text, va="center", fontsize=11, color=INK)
+    for x, fill, text in ((0.46, INK, "step that reduces"), (0.64, "white", "step that copies; colour: chunk")):
+        key.plot(x, 0.5, "o", color=INK, markerfacecolor=fill, markersize=8, markeredgewidth=2)
+        key.text(x + 0.012, 0.5, text, va="center", fontsize=11, color=INK)
+    key.set(xlim=(0, 1), ylim=(0, 1))
     key.axis("off")
     return figure
 
