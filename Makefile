@@ -53,7 +53,7 @@ unexport MAKEFLAGS # or ninja, which editable installs start, looks for make's j
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective bench -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help install environments demo test integration durations mutants stress nightly release quick test-frameworks test-old-frameworks test-cuda test-ray test-ucx test-recipes versions newest wheels \
+.PHONY: help install environments demo test integration durations mutants stress nightly release quick style test-frameworks test-old-frameworks test-cuda test-ray test-ucx test-recipes versions newest wheels \
   notebook course site asan faults fuzz dev bench editable lint stubs sass gpu-carry docs clean distclean
 
 help: ## this list
@@ -65,6 +65,7 @@ environments: $(addprefix $(VENV)/.,frameworks cuda recipes ray notebook site wh
 
 demo: $(VENV)/.core $(VENV)/.demo ## data-parallel training under mpirun, then the topologies against Open MPI
 	$(PY) -m pycollective demo $(ARGS)
+	@echo "next: source $(VENV)/bin/activate; pycollective draw ring; docs/add-a-topology.md"
 
 test: $(VENV)/.installed $(VENV)/.torch ## the library's tests (ARGS="-k ring -x" is passed to pytest)
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not integration" $(ARGS)
@@ -104,7 +105,7 @@ HOUSE := $(CHECKS) && if [ -x $(BIN)/ruff ]; then \
 # Installs only if nothing is installed; keeps an installation by `make dev`.
 quick: $(if $(wildcard $(BIN)/pytest),,$(VENV)/.installed $(VENV)/.torch) ## the most important tests of what is installed, and what an edit breaks most often, half a minute
 	@mkdir -p build # [5-, [8-: of so many ranks
-	{ $(HOUSE); } >build/checks.log 2>&1 & $(BIN)/pytest -q -n $(JOBS) --dist loadfile $(QUICK) -k "not ([5- or [8-)" $(ARGS); \
+	@{ $(HOUSE); } >build/checks.log 2>&1 & $(BIN)/pytest -q -n $(JOBS) --dist loadfile $(QUICK) -k "not ([5- or [8-)" $(ARGS); \
 	  tests=$$?; wait $$! || { cat build/checks.log; exit 1; }; exit $$tests
 
 NOT_TORCH := $(addprefix tests/frameworks/,test_*.py tensorflow keras jax)
@@ -189,17 +190,20 @@ bench: $(VENV)/.installed $(VENV)/.torch ## the sweep (ARGS="--help" lists the o
 	$(BIN)/pycollective bench $(ARGS)
 	$(BIN)/pytest bench
 
-lint: $(CURRENT) $(VENV)/.lint ## ruff, mypy, pyright, clang-format, shellcheck, hadolint, imports and includes, and the stubs
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+# First what needs no compiled package.
+lint: style $(CURRENT) ## ruff, mypy, pyright, clang-format, shellcheck, hadolint, imports and includes, and the stubs
 	$(BIN)/mypy
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
-	find csrc tests -name '*.h' -o -name '*.cpp' -o -name '*.cu' | xargs $(BIN)/clang-format --dry-run -Werror
-	$(BIN)/shellcheck --severity=warning .ci/run bench/gpu/*.sh examples/cluster/job.sbatch
-	$(BIN)/hadolint examples/cluster/Dockerfile
 	$(CHECKS)
 	$(STUBS)
 	for stub in build/stubs/pycollective/*; do diff -u pycollective/$${stub##*/} $$stub || { echo "run 'make stubs'" >&2; exit 1; }; done
+
+style: $(VENV)/.lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	find csrc tests -name '*.h' -o -name '*.cpp' -o -name '*.cu' | xargs $(BIN)/clang-format --dry-run -Werror
+	$(BIN)/shellcheck --severity=warning .ci/run bench/gpu/*.sh examples/cluster/job.sbatch
+	$(BIN)/hadolint examples/cluster/Dockerfile
 
 # Of the compiled modules that are installed.
 STUBS = rm -rf build/stubs; $(PY) -c "import importlib.util as u; [print(name) for name in ('pycollective._core', 'pycollective._cuda') \
@@ -341,6 +345,6 @@ $(VENV)/.wheels: pyproject.toml $(VENV)/.tools
 	@$(call STEP,"installing what builds wheels") $(WHEELS_PYTHON) -m pip install --no-compile --group wheels
 	@touch $@
 
-$(VENV)/.lint: pyproject.toml | $(CURRENT) $(VENV)/.torch
+$(VENV)/.lint: pyproject.toml | $(VENV)/.needed $(VENV)/.torch
 	@$(call STEP,"installing the linters") $(PIP) install --group lint
 	@touch $@

@@ -154,6 +154,8 @@ def _check_names(options: Options) -> None:
     from .peers.pycollective import find_topology, operators, unsupported
     from .ranks.world import ranks_started
 
+    if "none" in options.peers:
+        raise ValueError("--peers none stands alone")
     for what, names, known in (("peer", options.peers, PEERS), ("operator", options.ops, operators())):
         for name in names:
             choose(name, known, what)

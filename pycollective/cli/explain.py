@@ -18,12 +18,15 @@ from pycollective.cli.commands import complain, refusing
 from pycollective.cli.options import Collective, Json, Picture, Positional, Sizes, Topology
 from pycollective.cli.units import format_size, parse_sizes
 from pycollective.schedule import compile, get, label
+from pycollective.schedule.language.hosts import equal_shares
 
 _SECONDS = 120
 _ASK = """
-import dataclasses, json, sys, pycollective
+import dataclasses, json, os, sys, pycollective
 from pycollective.cli import selection
-words, topologies, collectives, sizes = json.loads(sys.argv[1])
+words, topologies, collectives, sizes, host_of = json.loads(sys.argv[1])
+if max(host_of):
+    os.environ["PYCOLLECTIVE_HOST"] = f"host {host_of[int(os.environ['PYCOLLECTIVE_RANK'])]}"
 comm = pycollective.init()
 selection.topologies(words, ())
 found = [
@@ -41,12 +44,15 @@ def explain(
     ranks: Annotated[
         str, typer.Option(help="rank counts, as 1-17 or 2,4,8", show_default="one per core, at least 2")
     ] = "",
+    hosts: Annotated[
+        int, typer.Option(help="number of hosts with equal shares of the ranks, simulated on this one")
+    ] = 1,
     collective: Collective = "allreduce",
     sizes: Sizes = "1K,1M,64M",
     json: Json = None,
     plot: Picture = None,
 ) -> int:
-    """Show which topology, variant, memory and path calls take on ranks of this host, and why.
+    """Show which topology, variant, memory and path calls take, and why: on ranks of this host, or as if of several.
 
     Without a topology: the default one. --plot: the schedules that they run.
     """
@@ -60,12 +66,13 @@ def explain(
         for instance in instances:
             for count in counts:
                 selection.supported(instance, [count])
+        hosts_of = {count: equal_shares(count, hosts) or (0,) for count in counts}
         outputs.check(plot, json)
     labels: list[Any] = [label(one) for one in instances] or [None]
     question = [[*(topology or ()), *(named or ())], labels, wanted, wanted_sizes]
     rows: list[dict[str, Any]] = []
     for count in counts:
-        found, output = _ask(count, question)
+        found, output = _ask(count, [*question, hosts_of[count]])
         if found is None:
             complain(f"{count} ranks failed: {output.strip().splitlines()[-1] if output.strip() else 'no output'}")
             return 1
@@ -74,7 +81,7 @@ def explain(
     if json != outputs.STDOUT:
         _print(rows)
     if plot is not None:
-        _plot(rows, plot, quiet=json == outputs.STDOUT)
+        _plot(rows, plot, hosts, quiet=json == outputs.STDOUT)
     return 0
 
 
@@ -101,12 +108,12 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
             f"topology [bold]{row['topology']}[/], {row['variant']} variant{order}",
             highlight=False, soft_wrap=True,
         )  # fmt: skip
-        lines = {"comm.empty": "window", "other arrays": "plain", "why": "reason", "cores": "waiting"}
+        lines = {"comm.empty": "window", "other arrays": "plain", "why": "reason", "cores": "waiting", "links": "links"}
         for name, text in ((name, row[field]) for name, field in lines.items() if row[field]):
             print(textwrap.fill(text, console.width, initial_indent=f"  {name + ':':<14}", subsequent_indent=" " * 16))
 
 
-def _plot(rows: Sequence[dict[str, Any]], path: Path, quiet: bool) -> None:
+def _plot(rows: Sequence[dict[str, Any]], path: Path, hosts: int, quiet: bool) -> None:
     """The schedule of each explained call, without duplicates."""
     from pycollective.comm.planner import default_text
     from pycollective.schedule import drawing
@@ -116,6 +123,6 @@ def _plot(rows: Sequence[dict[str, Any]], path: Path, quiet: bool) -> None:
     drawn = {(row["ranks"], row["collective"], row["topology"], row["variant"]): row for row in rows}
     labels = [f"{label(get(name))}-{call}-{ranks}-{variant}" for ranks, call, name, variant in drawn]
     for (ranks, call, name, variant), file in zip(drawn, outputs.pictures(path, labels), strict=True):
-        drawing.draw(compile(name, call, ranks, small=variant == "small"), file)
+        drawing.draw(compile(name, call, ranks, small=variant == "small", hosts=equal_shares(ranks, hosts)), file)
         if not quiet:
             print(f"plot: {file}")

@@ -43,7 +43,7 @@ class Row:
     correct_above: list[int] = field(default_factory=list)  # numbers of ranks above that of the error
 
     def run(self, instance: Any) -> Iterator[int]:
-        """Verify, one size after the other; stops at the first error, which it stores, if the topology declares sizes."""
+        """Verify, one size after the other; stores the first error, and stops there if the topology declares sizes."""
         started = time.perf_counter()
         for size in self.sizes:
             try:

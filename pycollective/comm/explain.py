@@ -140,12 +140,13 @@ def _explanation(
     from pycollective.schedule.language import registry
 
     row = registry.info(topology)
-    limit = ""
-    if hasattr(topology, f"{program_of(collective)}_small"):
-        limit = f"; {'at most' if small else 'more than'} {row.small} bytes take its {'small' if small else 'large'} variant"
+    variant = "small" if small else "large"
+    limit = f"; {'at most' if small else 'more than'} {row.small} bytes take its {variant} variant"
+    if not hasattr(topology, f"{program_of(collective)}_small"):
+        limit = ""
     order = row.order if COLLECTIVES[program_of(collective)].reduces else ""
     return Explanation(
-        collective, nbytes, registry.label(topology), "small" if small else "large", order, window, plain,
+        collective, nbytes, registry.label(topology), variant, order, window, plain,
         f"{reason}; topology {row.name}: {chosen}{limit}", waiting=_waiting(own_cores), links=links,
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from pycollective.comm.arguments.function_digest import digest
 from pycollective.comm.arguments.operators import Op, resolve
 from pycollective.comm.arguments.rows import Cut, Shape, cut
 from pycollective.dtypes import DTYPES
-from pycollective.errors import TopologyError
+from pycollective.errors import TopologyError, VerificationError
 from pycollective.schedule.collectives import CALLS, COLLECTIVES, PRIMARY, program_of
 
 if TYPE_CHECKING:  # the first call loads the compiler, not init()
@@ -296,7 +296,10 @@ class Planner:
         """This rank's part of a schedule; remembered for all communicators of the process."""
         found = _loaded.get((key, self.rank))
         if found is None:
-            found = self.load(key, self.rank)
+            try:
+                found = self.load(key, self.rank)
+            except VerificationError as error:  # without the verifier's frames: the message has the topology's lines
+                raise error.with_traceback(None) from None
             if len(_loaded) >= _MOST_LOADED:
                 _loaded.pop(next(iter(_loaded)), None)  # the oldest
             _loaded[key, self.rank] = found

@@ -160,7 +160,8 @@ def ended(rank: int, code: int, blamed: int | None = None, text: str = "", stopp
         ([ended(0, 1, 1, "late"), ended(1, -15, stopped=True)], 1,
          "rank 1 did not respond; rank 0 exited with code 1: late"),
         ([ended(0, 1, 1), ended(1, -15, None, "mine", True)], 1, "rank 1 failed: mine"),
-        ([ended(0, -2, None, "", True), ended(1, -2, None, "", True)], 130, "rank 0 was killed by SIGINT"),
+        ([ended(0, -2, None, "", True), ended(1, -2, None, "", True)], 130,
+         "the job was interrupted; rank 0 was killed by SIGINT"),
         ([ended(1, -77)], 205, "rank 1 was killed by signal 77"),
     ],
 )  # fmt: skip

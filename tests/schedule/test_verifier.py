@@ -212,7 +212,9 @@ def test_the_statement_that_loses_a_contribution_is_named() -> None:
             for c in p.chunks(1):
                 p[(root + 1, root + 2), c] = p.sum(p[q, c] for q in p.ranks)
 
-    with pytest.raises(VerificationError, match="rank 1 is lost: its last copy is overwritten at test_ver.*py:") as error:
+    with pytest.raises(
+        VerificationError, match=r"rank 1 is lost: its last copy is overwritten at test_verifier\.py:"
+    ) as error:
         verify(compile(Loses, "allreduce", 4))
     file, _, line = error.value.lines[0].rpartition(":")
     assert linecache.getline(file, int(line)).strip() == "p[r, c] = p[r - 1, c]"

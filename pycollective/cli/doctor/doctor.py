@@ -42,7 +42,9 @@ def doctor(
     frameworks: Annotated[
         bool, typer.Option("--frameworks", help="also import the frameworks and try their graphs, which takes seconds")
     ] = False,
-    settings: Annotated[bool, typer.Option("--settings", help="also list the settings that are at their defaults")] = False,
+    settings: Annotated[
+        bool, typer.Option("--settings", help="also list the settings that are at their defaults")
+    ] = False,
     network: Annotated[
         bool, typer.Option("--network", help="instead measure the network between hosts; start it with a launcher")
     ] = False,
@@ -117,4 +119,6 @@ def _settings() -> Iterator[Finding]:
         value = "(set)" if value and row.kind == "secret" else value
         unit = f" {row.kind}" if value and row.kind.endswith(("seconds", "bytes")) else ""
         usual = f", default {default}" if set_by and default else ""
-        yield Finding("settings" if set_by else DEFAULTS, row.name, (value or "-") + unit, ok, f"{row.meaning}; {source}{usual}")
+        yield Finding(
+            "settings" if set_by else DEFAULTS, row.name, (value or "-") + unit, ok, f"{row.meaning}; {source}{usual}"
+        )

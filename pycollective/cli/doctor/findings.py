@@ -43,7 +43,9 @@ def publish(findings: list[Finding], json_file: Path | None, folded: Collection[
         outputs.write_text(json_file, json.dumps(groups, indent=2) + "\n")
     if json_file != outputs.STDOUT:
         _print(findings, folded)
-        print(f"broken: {', '.join(broken)}" if broken else "pycollective works here; – marks what is optional and absent")
+        print(
+            f"broken: {', '.join(broken)}" if broken else "pycollective works here; – marks what is optional and absent"
+        )
     return int(bool(broken))
 
 

@@ -102,7 +102,7 @@ class LastException:
                 self._text, self._written, self._within = found[2], self._latest, False
 
     def text_of_end(self) -> str:
-        """Type and message if the program has ended by it: not of a traceback in a log after which it continued; or ""."""
+        """Type and message if the program has ended by it: not of one that it logged before it continued; or ""."""
         if self._latest - self._written > _AT_THE_END:
             return ""
         return self._text[:_MOST_BYTES].decode(errors="replace")
@@ -129,6 +129,8 @@ def verdict(first: Ended, culprit: Ended) -> tuple[int, str]:
     """The exit code of the job, and a sentence that names the culprit: none alone if the ranks' calls differ."""
     if culprit.text.startswith("MismatchError: "):
         return culprit.exit_code, f"the ranks' calls differ; {culprit}"
+    if culprit is first and first.stopped:  # by a signal of the launcher's
+        return culprit.exit_code, f"the job was interrupted; {culprit}"
     if culprit is first or culprit.failed:
         return culprit.exit_code, str(culprit)
     if culprit.text:  # it was stopped while it ended

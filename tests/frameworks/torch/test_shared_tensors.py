@@ -262,7 +262,7 @@ def test_data_parallel_trains_with_the_same_bits(world: World) -> None:
         assert in_use() - before >= 2 * parameters, "parameters and buckets"
         del models
         dist.all_reduce(torch.ones(1))  # the group forgets completed calls at the next
-        until(lambda: in_use() <= before)  # its threads, a moment after a call
+        until(lambda before=before: in_use() <= before)  # its threads, a moment after a call
 
 
 @on_ranks(2)
