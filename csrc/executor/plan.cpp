@@ -72,7 +72,8 @@ void Plan::finish(int64_t capacity, TileBytes tile_bytes) {
   const int64_t slot = cells * tile_elements * bytes;
   slot_segments = ring.segments_for(slot);
   tiles = std::max<int64_t>(1, checked_add(layout.longest, tile_elements - 1, "elements") / tile_elements);
-  ahead = fingerprint.root >= 0 && !windows() && cells > 0 && tiles == 1 && slot <= kMostAhead && !s.spans_hosts();
+  ahead = traits(fingerprint.collective).one_way() && !windows() && cells > 0 && tiles == 1 && slot <= kMostAhead &&
+          !s.spans_hosts();
   slot_turn = ring.turn_for(slot, ahead ? std::max(slots, kAhead) : slots);
   checked_mul<int64_t>(checked_add<int64_t>(tiles, s.depth(), "tiles"), s.stride(), "steps of a call");
   const int64_t cell = layout.longest * bytes;  // a multiple of the element: aligned

@@ -50,6 +50,7 @@ struct Traits {
 
   constexpr bool in_blocks() const { return split != Split::free; }
   constexpr bool averages() const { return reduces && prefix == Prefix::none; }  // supports the operator avg
+  constexpr bool one_way() const { return rooted || prefix != Prefix::none; }  // some need nothing of some others
   constexpr bool is_message() const { return output == Places::others; }  // between the two ranks of a channel
   constexpr bool packed_input() const { return input == Places::own; }
   constexpr bool packed_output() const { return output == Places::own; }

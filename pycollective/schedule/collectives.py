@@ -114,6 +114,11 @@ class Collective:
         """Whether it supports the operator avg: all results have the same number of contributions."""
         return self.reduces and self.prefix == "none"
 
+    @property
+    def one_way(self) -> bool:
+        """Whether data goes one way, to or from a root or to higher ranks: some ranks need nothing of some others."""
+        return self.rooted or self.prefix != "none"
+
     # -- blocks --------------------------------------------------------------------------------------------------------
 
     @property

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pycollective.errors import VerificationError
+from pycollective.schedule.collectives import COLLECTIVES
 from pycollective.schedule.compiler.schedule import Placement, Schedule
 from pycollective.schedule.compiler.steps import RECV, Wait
 from pycollective.schedule.verifier.accesses import Accesses
@@ -81,8 +82,8 @@ class _Run:
     def play(self, rank: int) -> Iterator[tuple[int | None, Wait]]:
         """The actions of one rank in all calls. Yields when it is blocked: (the step or None, what it waits for)."""
         mine, stride = self.schedule.ranks[rank], self.schedule.stride
-        for_root = self.schedule.root is not None and self.schedule.placement is Placement.STAGED
-        exit_waits = () if for_root and not self.schedule.hosts else mine.exit_waits  # small calls are left early
+        one_way = COLLECTIVES[self.schedule.collective].one_way and self.schedule.placement is Placement.STAGED
+        exit_waits = () if one_way and not self.schedule.hosts else mine.exit_waits  # small calls are left early
         for call in range(CALLS):
             base = call * self.progress.call_span
             self.progress.publish(rank, base)

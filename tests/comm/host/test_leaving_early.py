@@ -1,4 +1,4 @@
-"""Small calls with a root: a rank that needs nothing of the others returns before they have called."""
+"""Small calls in which data goes one way: a rank that needs nothing of the others returns before they have called."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pycollective import Communicator, MismatchError, TimeoutError, local_world
 
 AHEAD = 8
 ROOT = 1
-GIVERS = {"broadcast": [ROOT], "scatter": [ROOT], "reduce": [0, 2], "gather": [0, 2]}
-"""The ranks that give, and get nothing from others."""
+GIVERS = {"broadcast": [ROOT], "scatter": [ROOT], "reduce": [0, 2], "gather": [0, 2], "scan": [0, 1], "exscan": [0, 1]}
+"""The ranks that need nothing of the others."""
 
 
 def results(comm: Communicator, name: str, count: int, after: Callable[[int], object]) -> list[Any]:
