@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from pycollective.errors import VerificationError
+from pycollective.errors import TopologyError, VerificationError
 from pycollective.schedule.collectives import COLLECTIVES
 from pycollective.schedule.compiler.compiler import trace
 from pycollective.schedule.compiler.schedule import Placement, Schedule
@@ -226,9 +226,12 @@ def _loss(schedule: Schedule, rank: int, chunk: int, missing: int) -> tuple[str,
     one, root = missing & -missing, schedule.root or 0
     starts = COLLECTIVES[schedule.collective].starts
     has = {each for each in range(schedule.size) if one >> each & 1 and starts(each, chunk, schedule.size, root)}
-    program = trace(
-        schedule.topology, schedule.collective, schedule.size, schedule.root, schedule.small, hosts=schedule.hosts
-    )
+    try:
+        program = trace(
+            schedule.topology, schedule.collective, schedule.size, schedule.root, schedule.small, hosts=schedule.hosts
+        )
+    except TopologyError:  # no longer registered
+        return "", ""
     for statement in program.statements:
         if statement.chunk == chunk and has:
             given = has.union if has.intersection(statement.sources) else has.difference
