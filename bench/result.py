@@ -22,6 +22,7 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 
 from pycollective.cli.outputs import json_text
+from pycollective.comm.host.cores import cpu_model
 
 from .measurement.measure import Measured
 from .measurement.stats import rounded
@@ -145,17 +146,6 @@ def collect_provenance(
 def available_cores() -> int:
     """Cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def cpu_model() -> str:
-    """The processor's name as the kernel gives it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def version_of(package: str) -> str:

@@ -515,7 +515,7 @@ class Engine:
     """
     Named operations that the ranks of a team submit in any order.
     """
-    def __init__(self, team: typing.Any, carrier: Carrier, buffer: typing.Any, buffers: typing.SupportsInt | typing.SupportsIndex, topologies: collections.abc.Sequence[typing.Any], run: typing.Any, warn_seconds: typing.SupportsFloat | typing.SupportsIndex, shutdown_seconds: typing.SupportsFloat | typing.SupportsIndex) -> None:
+    def __init__(self, team: typing.Any, carrier: Carrier, buffer: typing.Any, buffers: typing.SupportsInt | typing.SupportsIndex, topology: typing.Any, run: typing.Any, warn_seconds: typing.SupportsFloat | typing.SupportsIndex, shutdown_seconds: typing.SupportsFloat | typing.SupportsIndex) -> None:
         """
         `buffer`, for `buffers` tiles: in a window of the team; between hosts None.
         """
@@ -544,10 +544,6 @@ class Engine:
     def run(self, items: collections.abc.Sequence[typing.Any]) -> list[typing.Any]:
         """
         Submit items as a group and wait for them; returns their results.
-        """
-    def set_topologies(self, rows: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.Any]]) -> None:
-        """
-        Set (largest batch in bytes, topology), ascending; the same on all ranks, between the same batches.
         """
     def submit(self, items: collections.abc.Sequence[typing.Any], now: bool, grouped: bool = True) -> list[Work]:
         """

@@ -108,6 +108,8 @@ _ROWS = (  # name, kind, default, meaning, reader (or setter), field of the core
             choices=("auto", "nccl", "staged")),
     Setting("PYCOLLECTIVE_TOPOLOGY", "text", "",
             "topology (NAME or FILE:NAME) of allreduce and its other collectives; default: direct", _CALLS),
+    Setting("PYCOLLECTIVE_TUNING", "file", "", "choices measured by `pycollective tune`; rank 0's serve all ranks",
+            _CALLS, older="PYCOLLECTIVE_AUTOTUNE_FILE"),
     Setting("PYCOLLECTIVE_ISA", "level", 3, "widest vector code used: 1 baseline, 2 AVX2, 3 AVX-512", _CALLS, "isa"),
     Setting("PYCOLLECTIVE_NCCL", "file", "", "the NCCL library to load; by default it is searched for", _GPU),
     Setting("PYCOLLECTIVE_TENSORFLOW_OP", "flag", True,
@@ -138,9 +140,6 @@ _ROWS = (  # name, kind, default, meaning, reader (or setter), field of the core
     Setting("PYCOLLECTIVE_FUSION_BUFFERS", "count", 2,
             "tiles of the fusion buffer: further ones are packed ahead", _ENGINE),
     Setting("PYCOLLECTIVE_GPU_FUSION_BUFFER", "bytes", 64 << 20, "fusion buffer in GPU memory", _ENGINE),
-    Setting("PYCOLLECTIVE_AUTOTUNE_FILE", "file", "", "stores the result of autotuning for the next run", _ENGINE),
-    Setting("PYCOLLECTIVE_AUTOTUNE_TOPOLOGIES", "text", "direct,star",
-            "topologies that autotuning may choose; default: those whose bits fusion keeps", _ENGINE),
     Setting("HOROVOD_FUSION_THRESHOLD", "bytes", 128 << 20, "maximum number of bytes fused", _ENGINE),
     Setting("HOROVOD_CYCLE_TIME", "milliseconds", 1.0,
             "how long an operation that no thread waits for is held for fusion", _ENGINE),
@@ -153,7 +152,7 @@ _ROWS = (  # name, kind, default, meaning, reader (or setter), field of the core
             older="HOROVOD_STALL_SHUTDOWN_TIME"),
     Setting("HOROVOD_TIMELINE", "file", "", "output file of the timeline; DYNAMIC: started at run time", _ENGINE),
     Setting("HOROVOD_TIMELINE_MARK_CYCLES", "flag", False, "1: mark every batch in the timeline", _ENGINE),
-    Setting("HOROVOD_AUTOTUNE", "flag", False, "1: tune threshold, cycle time and topologies by measurement", _ENGINE),
+    Setting("HOROVOD_AUTOTUNE", "flag", False, "1: tune threshold and cycle time by measurement", _ENGINE),
     Setting("HOROVOD_AUTOTUNE_LOG", "file", "", "log of autotuning measurements (CSV)", _ENGINE),
     Setting("HOROVOD_LOG_LEVEL", "text", "", "trace, debug, info, warning, error or fatal", _ENGINE, choices=LEVELS),
     Setting("HOROVOD_DYNAMIC_PROCESS_SETS", "flag", False,
@@ -197,7 +196,8 @@ def unknown(env: Mapping[str, str]) -> dict[str, str]:
 
     Those already reported by the launcher are omitted.
     """
-    names = [name for name in env if name.startswith(PREFIX) and name not in TABLE]
+    older = {row.older for row in TABLE.values()}
+    names = [name for name in env if name.startswith(PREFIX) and name not in TABLE and name not in older]
     done = env.get(WARNED, "").split(",") if names else []
     return {name: _not_known(name) for name in sorted(names) if name not in done}
 

@@ -354,8 +354,7 @@ void Engine::run_fused(const std::vector<Member>& members, const Pendings& mine)
     const int64_t place = details != nullptr ? -1 : members[i].place;
     pieces.push_back({own != nullptr ? own->input_ : nullptr, own != nullptr ? own->output_ : nullptr, bytes, place});
   }
-  fused_.run({signature.dtype, signature.op, signature.prescale, signature.postscale, program_for(total)},
-             std::move(pieces), everybody);
+  fused_.run({signature.dtype, signature.op, signature.prescale, signature.postscale}, std::move(pieces), everybody);
   reduced_ += total;
 }
 
@@ -456,20 +455,6 @@ void Engine::drain() {
   } catch (const CommunicatorFault& fault) {
     fail(fault);
   }
-}
-
-// -- topologies ---------------------------------------------------------------------------------------------------
-
-void Engine::set_programs(std::vector<std::pair<int64_t, int32_t>> programs) {
-  const std::lock_guard lock(mutex_);
-  programs_ = std::move(programs);
-}
-
-int32_t Engine::program_for(int64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  for (const auto& [most, program] : programs_)
-    if (bytes <= most) return program;
-  return 0;
 }
 
 }  // namespace pc::engine

@@ -97,7 +97,6 @@ class Engine {
 
   bool flush(const Pending& operation, Clock::time_point limit = Carrier::kNoLimit);  // false: not by `limit`
   void require_outside() const;  // throws if the caller drives
-  void set_programs(std::vector<std::pair<int64_t, int32_t>> programs);
   Carrier& carrier() { return *carrier_; }
   Timeline& timeline() { return timeline_; }
   std::pair<int64_t, int64_t> traffic() const { return {reduced_.load(), batches_.load()}; }  // bytes, batches
@@ -136,7 +135,6 @@ class Engine {
   void watch_stalls();
   std::string list(const std::vector<Stall>& stalls, double seconds) const;
   std::string label() const;
-  int32_t program_for(int64_t bytes);
 
   std::shared_ptr<Team> team_;
   std::shared_ptr<Carrier> carrier_;
@@ -154,7 +152,6 @@ class Engine {
   };
   std::unordered_map<NameHash, std::shared_ptr<Pending>, HashOfName> flying_;  // by name
   std::vector<Member> fetched_;  // a batch that submit() has fetched, for the next thread that drives
-  std::vector<std::pair<int64_t, int32_t>> programs_;  // (most bytes, topology), ascending
   std::optional<CommunicatorFault> fault_;
   std::vector<std::shared_ptr<void>> spent_;
   Takeover takeover_;

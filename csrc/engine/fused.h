@@ -31,14 +31,13 @@ struct Reduction {
   Dtype dtype;
   Operator op;
   double prescale, postscale;
-  int32_t program;  // which of the engine's topologies
   // A total order, as a map requires: factors are ordered by their bits, since `<` on doubles is not one with NaN.
   auto operator<=>(const Reduction& other) const { return key() <=> other.key(); }
   bool operator==(const Reduction& other) const { return key() == other.key(); }
 
  private:
-  std::tuple<Dtype, Operator, uint64_t, uint64_t, int32_t> key() const {
-    return {dtype, op, bits_of(prescale), bits_of(postscale), program};
+  std::tuple<Dtype, Operator, uint64_t, uint64_t> key() const {
+    return {dtype, op, bits_of(prescale), bits_of(postscale)};
   }
 };
 

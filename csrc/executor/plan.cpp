@@ -52,6 +52,7 @@ double Plan::tile_between_hosts(double most) const {
 }
 
 void Plan::finish(int64_t capacity, TileBytes tile_bytes) {
+  if (chosen_tile > 0) tile_bytes = {chosen_tile, chosen_tile};
   const ScheduleView s = schedule->view();
   const auto bytes = static_cast<int64_t>(element);
   const int64_t cells = s.cells();

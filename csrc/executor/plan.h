@@ -26,6 +26,7 @@ struct Plan {
   Scaling scaling;
   CustomFunction custom = nullptr;
   size_t element = 1;         // bytes
+  double chosen_tile = 0;     // bytes, measured to be best; 0: the usual
   int64_t tile_elements = 1;
   int64_t tiles = 1;
   uint32_t slot_segments = 1;  // of the scratch ring, for a tile's cells

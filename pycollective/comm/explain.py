@@ -9,7 +9,8 @@ from typing import Any
 from pycollective import _core, notebook
 from pycollective.comm.group import Group
 from pycollective.comm.host.cores import ranges, usable_cores
-from pycollective.comm.planner import DEFAULT_TOPOLOGY, NCCL, ScheduleKey, choose, default_text, schedule_for
+from pycollective.comm.planner import DEFAULT_TOPOLOGY, NCCL, ScheduleKey, choose, default_text, measured, schedule_for
+from pycollective.comm.tuning import Choice
 from pycollective.schedule.collectives import CALLS, COLLECTIVES, program_of
 
 
@@ -80,12 +81,13 @@ def explain_on_host(group: Group, own_cores: bool, collective: str, nbytes: int,
     """Explain a call of ranks that share memory. `own_cores`: as of a HostTeam."""
     from pycollective.schedule.language import registry
 
-    instance, small = choose(collective, topology, nbytes)
+    tuned, faster = _tuned(group, collective, nbytes, topology)
+    instance, small = choose(collective, tuned, nbytes)
     memory = "memory of this process" if group.threads else "shared memory of this host"
     chosen = "it was requested"
     if topology is None:
         by_setting = default_text() not in ("", NCCL) and instance != registry.get(DEFAULT_TOPOLOGY)
-        chosen = "PYCOLLECTIVE_TOPOLOGY names it" if by_setting else "it is the default within a host"
+        chosen = "PYCOLLECTIVE_TOPOLOGY names it" if by_setting else faster or "it is the default within a host"
     staged = _why_staged(collective, nbytes, _core.ALWAYS_STAGED, "a second wait")
     plain = f"staged through scratch in {memory}"
     return _explanation(
@@ -111,8 +113,10 @@ def explain_between_hosts(
         own_cores: whether each rank of this one has a core of its own.
         names: each rank's host. link: the one between hosts. default: the topology of calls that name none.
     """
-    instance, small = choose(collective, topology, nbytes, default)
-    chosen = "it is the default between hosts" if topology is None and not default_text() else "it was requested"
+    tuned, faster = _tuned(group, collective, nbytes, topology)
+    instance, small = choose(collective, tuned, nbytes, default)
+    by_default = topology is None and not default_text()
+    chosen = faster or ("it is the default between hosts" if by_default else "it was requested")
     staged = _why_staged(collective, nbytes, _core.ALWAYS_STAGED_BETWEEN_HOSTS, "agreeing on placements")
     plain = f"staged through shared memory within a host, over {link} between hosts"
     return _explanation(
@@ -121,6 +125,16 @@ def explain_between_hosts(
         reason=f"{staged}{'; ' if staged else ''}the ranks are on {group.nodes.count} hosts",
         links=_links(group, names, instance, collective, nbytes, small),
     )  # fmt: skip
+
+
+def _tuned(group: Group, collective: str, nbytes: int, topology: Any) -> tuple[Any, str]:
+    """What stands for the topology of a call, and why if it was measured."""
+    row = measured(collective, nbytes, group.tuned) if topology is None else None
+    if row is None:
+        return topology, ""
+    tiles = f" with tiles of {row.tile} bytes" if row.tile else ""
+    why = f"{row.speedup:.2f} times as fast{tiles} as the default, as PYCOLLECTIVE_TUNING has measured"
+    return Choice(row.topology, row.small, row.tile), why
 
 
 def _explanation(
@@ -141,9 +155,8 @@ def _explanation(
 
     row = registry.info(topology)
     variant = "small" if small else "large"
-    limit = f"; {'at most' if small else 'more than'} {row.small} bytes take its {variant} variant"
-    if not hasattr(topology, f"{program_of(collective)}_small"):
-        limit = ""
+    by_rule = small == (nbytes <= row.small) and registry.has_small(topology, program_of(collective))
+    limit = f"; {'at most' if small else 'more than'} {row.small} bytes take its {variant} variant" if by_rule else ""
     order = row.order if COLLECTIVES[program_of(collective)].reduces else ""
     return Explanation(
         collective, nbytes, registry.label(topology), variant, order, window, plain,

@@ -5,9 +5,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pycollective.comm.bootstrap.nodes import Nodes, place
+
+if TYPE_CHECKING:  # without PYCOLLECTIVE_TUNING it is not loaded
+    from pycollective.comm.tuning_file import TuningFile, World
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,8 @@ class Group:
     threads: bool = False  # whether the ranks are threads of one process
     relatives: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet, compare=False, repr=False)
     """This rank's communicators of the same world of threads."""
+    tuning: TuningFile | None = field(default=None, compare=False, repr=False)
+    """The first rank's, of the job."""
 
     @property
     def rank(self) -> int:
@@ -34,4 +39,10 @@ class Group:
     def part(self, members: Sequence[int], name: str) -> Group:
         """The group of some of the ranks, this one among them, in the order given."""
         nodes = place([self.nodes.of[rank] for rank in members], members.index(self.rank))
-        return Group(nodes, tuple(self.world_ranks[rank] for rank in members), name, self.threads, self.relatives)
+        world_ranks = tuple(self.world_ranks[rank] for rank in members)
+        return Group(nodes, world_ranks, name, self.threads, self.relatives, self.tuning)
+
+    @property
+    def tuned(self) -> World | None:
+        """What was measured for as many ranks on as many hosts."""
+        return self.tuning.world(self.nodes.of) if self.tuning is not None else None

@@ -11,6 +11,7 @@ from pycollective.comm.arguments.arrays import package_of
 from pycollective.comm.arguments.function_digest import digest
 from pycollective.comm.arguments.operators import Op, resolve
 from pycollective.comm.arguments.rows import Cut, Shape, cut
+from pycollective.comm.tuning import Choice
 from pycollective.dtypes import DTYPES
 from pycollective.errors import TopologyError, VerificationError
 from pycollective.schedule.collectives import CALLS, COLLECTIVES, PRIMARY, program_of
@@ -18,6 +19,7 @@ from pycollective.schedule.collectives import CALLS, COLLECTIVES, PRIMARY, progr
 if TYPE_CHECKING:  # the first call loads the compiler, not init()
     from collections.abc import Callable, Sequence
 
+    from pycollective.comm.tuning_file import Row, World
     from pycollective.schedule.compiler.schedule import Placement, Schedule
     from pycollective.schedule.mixing import MixingMatrix
 
@@ -41,6 +43,9 @@ _ACCUMULATED_WIDER = frozenset(
 )
 """Types whose partial sums, in one of their elements, could lose what the sum itself keeps."""
 
+_ADDING_AT_ONCE = (DEFAULT_TOPOLOGY, FEWEST_MESSAGES)
+"""Topologies in which a rank adds up all contributions to an element, so that no partial sum is sent."""
+
 PLACEMENTS = {0: "STAGED", 1: "WINDOW_IN", 2: "WINDOW_OUT", 3: "WINDOW", 7: "INPLACE"}
 """By the core's placement bits: 1 input shared, 2 output shared, 4 in place."""
 
@@ -49,8 +54,8 @@ def choose(collective: str, topology: object, nbytes: int, default: str = DEFAUL
     """The topology instance for a call, and whether the small-message variant is used.
 
     Args:
-        topology: name, "name(parameter=value)", "FILE.py:NAME", class or instance; None for the default. Of a weighted
-            collective also a MixingMatrix, which is returned.
+        topology: name, "name(parameter=value)", "FILE.py:NAME", class or instance; None for the default; or a Choice,
+            which also decides the variant. Of a weighted collective also a MixingMatrix, which is returned.
         nbytes: bytes of the logical buffer.
         default: the topology used if neither the call nor the environment names one.
 
@@ -64,6 +69,9 @@ def choose(collective: str, topology: object, nbytes: int, default: str = DEFAUL
     if isinstance(topology, str) and topology == NCCL:
         raise TopologyError("topology 'nccl' is for GPU arrays: NCCL reduces nothing in CPU memory")
     program = program_of(collective)
+    chosen = topology if isinstance(topology, Choice) else None
+    if chosen is not None:
+        topology = chosen.topology or None
     if topology is None:
         instance = _default(collective, default)
     else:
@@ -72,6 +80,8 @@ def choose(collective: str, topology: object, nbytes: int, default: str = DEFAUL
     if program not in row.collectives:
         able = [other.name for other in registry.describe() if program in other.collectives]
         raise TopologyError(f"topology {row.name!r} has no {program}; try {', '.join(able)}")
+    if chosen is not None and chosen.topology:
+        return instance, chosen.small and registry.has_small(instance, program)
     return instance, registry.takes_small(instance, program, nbytes)
 
 
@@ -92,6 +102,13 @@ def default_text() -> str:
     """PYCOLLECTIVE_TOPOLOGY, read once per process; empty if not set."""
     text: str = settings.read("PYCOLLECTIVE_TOPOLOGY")
     return text
+
+
+def measured(collective: str, nbytes: int, tuned: World | None) -> Row | None:
+    """What was measured to be fastest for a call that names no topology; None: the rules decide."""
+    if tuned is None or default_text() not in ("", NCCL):
+        return None
+    return tuned.row(program_of(collective), nbytes)
 
 
 @functools.cache
@@ -229,9 +246,20 @@ class Planner:
 
     EAGER_BYTES = 32768
 
-    def __init__(self, rank: int, size: int, hosts: tuple[int, ...] = (), own_cores: bool = True) -> None:
-        """`hosts`: the host of every rank; empty: they are on one. `own_cores`: whether every rank has a core."""
-        self.rank, self.size, self.hosts, self.own_cores = rank, size, hosts, own_cores
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        hosts: tuple[int, ...] = (),
+        own_cores: bool = True,
+        tuned: World | None = None,
+    ) -> None:
+        """Args:
+        hosts: the host of every rank; empty: they are on one.
+        own_cores: whether every rank has a core.
+        tuned: what was measured for such ranks.
+        """
+        self.rank, self.size, self.hosts, self.own_cores, self.tuned = rank, size, hosts, own_cores, tuned
         self.load: Callable[[ScheduleKey, int], LoadedSchedule] = compiled
         """A rank's part of a schedule; raises as `schedule_for` does."""
         self._find_matrix: Callable[[object, int, int], MixingMatrix | None] | None = None
@@ -257,9 +285,9 @@ class Planner:
         placement: int,
         op: str | Op,
         dtype: str,
-    ) -> tuple[_core.Schedule, str, int, int, int, int, str]:
+    ) -> tuple[_core.Schedule, str, int, int, int, int, str, int]:
         """(schedule, topology's label, digest of its program, operator's number, custom function's address, digest of
-        its code, operator's name)."""
+        its code, operator's name, bytes of a tile or 0)."""
         from pycollective.schedule.compiler.schedule import Placement
         from pycollective.schedule.language import registry
 
@@ -267,19 +295,33 @@ class Planner:
             from pycollective.schedule.compiler.p2p import compile_send
 
             table = compile_send(eager=nbytes <= self.EAGER_BYTES, hosts=self.hosts).table(self.rank)
-            return (_core.Schedule(table), "direct", 0, 0, 0, 0, "sum")
+            return (_core.Schedule(table), "direct", 0, 0, 0, 0, "sum", 0)
+        if topology is None:
+            topology = self._tuned(collective, dtype, nbytes)
+        choice = topology if isinstance(topology, Choice) else Choice("")
         instance, small = choose(collective, topology, nbytes, self._default(collective, dtype, nbytes))
         where = Placement[PLACEMENTS[placement]]
         if is_matrix(instance):
             table = instance.schedule(where, self.hosts).table(self.rank)
-            return (_core.Schedule(table), instance.label, instance.digest, 0, 0, 0, "sum")
+            return (_core.Schedule(table), instance.label, instance.digest, 0, 0, 0, "sum", 0)
         program = program_of(collective)
         rooted = root if CALLS[program].rooted else None
         operator = resolve(op, dtype)
         if small and not self.hosts and not _keeps_any_small(instance, where):  # between hosts, messages cost more
             small = self._load(ScheduleKey(instance, program, self.size, rooted, where, True)).schedule.cells == 0
         mine = self._load(ScheduleKey(instance, program, self.size, rooted, where, small, self.hosts))
-        return (mine.schedule, registry.label(instance), mine.program, *operator)
+        return (mine.schedule, registry.label(instance), mine.program ^ choice.digest, *operator, choice.tile)
+
+    def _tuned(self, collective: str, dtype: str, nbytes: int) -> Choice | None:
+        """The measured choice for a call that names no topology; None: the rules decide, or sums need a wider type."""
+        row = measured(collective, nbytes, self.tuned)
+        if row is None or (self._passes_narrow_sums(dtype) and row.topology not in _ADDING_AT_ONCE):
+            return None
+        return Choice(row.topology, row.small, row.tile)
+
+    def _passes_narrow_sums(self, dtype: str) -> bool:
+        """Return whether partial sums between hosts, in the element type, could lose what the sum itself keeps."""
+        return bool(self.hosts) and dtype in _ACCUMULATED_WIDER
 
     def _default(self, collective: str, dtype: str, nbytes: int) -> str:
         """The topology of calls that name none.
@@ -290,7 +332,7 @@ class Planner:
         if not self.hosts:
             return DEFAULT_TOPOLOGY
         default = default_between_hosts(collective, nbytes, self.hosts, self.own_cores)
-        return DEFAULT_TOPOLOGY if dtype in _ACCUMULATED_WIDER and default != FEWEST_MESSAGES else default
+        return default if default in _ADDING_AT_ONCE or not self._passes_narrow_sums(dtype) else DEFAULT_TOPOLOGY
 
     def _load(self, key: ScheduleKey) -> LoadedSchedule:
         """This rank's part of a schedule; remembered for all communicators of the process."""

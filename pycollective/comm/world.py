@@ -17,6 +17,7 @@ from pycollective.comm.bootstrap.rendezvous import RendezvousBootstrap
 from pycollective.comm.communicator import Communicator, depart_all, forget_all
 from pycollective.comm.group import Group
 from pycollective.comm.host import team
+from pycollective.comm.tuning import accepted, offered
 from pycollective.errors import BootstrapError, CommunicatorError, NestedCallError, PeerLostError
 
 _lock = threading.RLock()
@@ -115,9 +116,9 @@ def connect(found: Bootstrap, world_ranks: Sequence[int] | None = None, name: st
         _prepared = True
     if found.rank == 0:  # once per job
         settings.warn_of_unknown(stacklevel=3)
-    nodes = discover(found)
+    nodes, tuning = discover(found, offered() if found.rank == 0 else b"")
     ranks = range(found.size)
-    group = Group(nodes, tuple(ranks if world_ranks is None else world_ranks), name)
+    group = Group(nodes, tuple(ranks if world_ranks is None else world_ranks), name, tuning=accepted(tuning))
     try:
         if nodes.count == 1:
             backend = team.connect(found.allgather, found.rank, ranks, group)

@@ -106,10 +106,9 @@ class Engine:
         if team.spans_hosts:
             rounds = _core.Rounds(self.rank, self.comm.world_ranks, settings.fusion_threshold, settings.cycle_time)
             exchange = RoundExchange(self.comm, rounds, settings)
-            return _core.Engine(team, rounds, None, 1, [None], run, *stalls), exchange
+            return _core.Engine(team, rounds, None, 1, None, run, *stalls), exchange
         buffers = max(1, settings.fusion_buffers)
         buffer = self.comm.empty(buffers * max(4096, settings.fusion_buffer), np.uint8)
-        topologies = [settings.topology or None]
         slots = min(max(LEAST_SLOTS, settings.cache_capacity), MOST_SLOTS)
         segment = self.comm.backend.share(_core.Board.segment_bytes(self.size, slots))
         assert segment is not None
@@ -117,7 +116,7 @@ class Engine:
         if self.rank == 0:
             board.prepare()
         self.comm.barrier()
-        return _core.Engine(team, board, buffer, buffers, topologies, run, *stalls), None
+        return _core.Engine(team, board, buffer, buffers, settings.topology or None, run, *stalls), None
 
     def __repr__(self) -> str:
         return f"<Engine of {self.comm.name!r}: rank {self.rank} of {self.size}>"

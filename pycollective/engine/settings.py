@@ -37,8 +37,7 @@ class Settings:
     timeline_mark_cycles: bool = _setting("HOROVOD_TIMELINE_MARK_CYCLES")
     autotune: bool = _setting("HOROVOD_AUTOTUNE")
     autotune_log: str = _setting("HOROVOD_AUTOTUNE_LOG")
-    autotune_file: str = _setting("PYCOLLECTIVE_AUTOTUNE_FILE")
-    autotune_topologies: str = _setting("PYCOLLECTIVE_AUTOTUNE_TOPOLOGIES")
+    tuning: str = _setting("PYCOLLECTIVE_TUNING")
     log_level: str = _setting("HOROVOD_LOG_LEVEL")
     topology: str = _setting("PYCOLLECTIVE_TOPOLOGY")
 

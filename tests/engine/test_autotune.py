@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from engine.operations import SECONDS, on_engines
 from engine.two_hosts import on_two_hosts
-from pycollective import local_world
+from pycollective.comm import tuning_file
 from pycollective.engine import Engine, Item, Settings, autotune
 
 
@@ -24,8 +23,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def job(engine: Engine, kept: Path, note: Callable[[Engine], None] = lambda engine: None) -> None:
-    """Gradients until rank 0 finds the tuned values for this number of ranks in the file, with checks throughout."""
-    hosts = engine.comm.backend.group.nodes.count
+    """Gradients until rank 0 finds the tuned values for these ranks in the file, with checks throughout."""
     end = time.monotonic() + SECONDS
     x = [np.full(1000 * (i + 1), float(engine.rank + 1)) for i in range(5)]
     total = engine.size * (engine.size + 1) / 2
@@ -33,62 +31,53 @@ def job(engine: Engine, kept: Path, note: Callable[[Engine], None] = lambda engi
         got = engine.run([Item("allreduce", f"grad.{i}", each) for i, each in enumerate(x)])
         assert all((each == total).all() for each in got)
         note(engine)
-        through = np.array([autotune.load(str(kept), engine.size, hosts) is not None or time.monotonic() > end])
+        found = kept_by(kept, tuning_file.layout(engine.comm.backend.group.nodes.of)) if engine.rank == 0 else None
+        through = np.array([found is not None or time.monotonic() > end])
         if engine.run([Item("broadcast", "through", through, root=0)])[0][0]:
             return
 
 
-def test_a_result_is_found_and_kept(tmp_path: Path) -> None:
+def kept_by(path: Path, layout: str) -> tuning_file.Fusion | None:
+    found = tuning_file.read(str(path))
+    world = found.worlds.get(layout) if found is not None else None
+    return world.fusion if world is not None else None
+
+
+def test_a_result_is_found_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, kept = tmp_path / "log.csv", tmp_path / "kept.json"
-    settings = Settings(autotune=True, autotune_log=str(log), autotune_file=str(kept))
-    on_engines(2, lambda engine: job(engine, kept), settings=settings)
+    monkeypatch.setenv("PYCOLLECTIVE_AUTOTUNE_FILE", str(kept))  # the older name
+    monkeypatch.setenv("HOROVOD_AUTOTUNE", "1")
+    monkeypatch.setenv("HOROVOD_AUTOTUNE_LOG", str(log))
+    on_engines(2, lambda engine: job(engine, kept))
     rows = list(csv.reader(log.open()))
     assert rows[0] == ["fusion_threshold_bytes", "cycle_time_ms", "score_bytes_per_second"]
     tried = [(int(row[0]), float(row[1]), float(row[2])) for row in rows[1:]]
     assert {row[0] for row in tried} == set(autotune.THRESHOLDS)
     assert {round(row[1] / 1e3, 6) for row in tried} == set(autotune.CYCLE_TIMES)
     assert all(score > 0 for _, _, score in tried)
-    found = json.loads(kept.read_text())["2"]
+    found = kept_by(kept, "2")
     first = tried[: len(autotune.THRESHOLDS)]
-    assert found["fusion_threshold"] == max(first, key=lambda row: row[2])[0]
-    assert found["cycle_time"] in autotune.CYCLE_TIMES
-    sizes = [most for most, _ in found["topologies"]]
-    assert sizes == sorted(sizes)
-    assert sizes[-1] >= 1 << 40
+    assert found is not None and found.threshold == max(first, key=lambda row: row[2])[0]
+    assert found.cycle_time in autotune.CYCLE_TIMES
 
     log.unlink()  # the next run uses the saved result and measures nothing
     x = np.arange(7.0)
 
     def again(engine: Engine) -> Any:
-        time.sleep(0.1)
+        engine.run([Item("barrier", "begun")])
+        assert (engine.core.threshold, engine.core.cycle_seconds) == (found.threshold, found.cycle_time)
         return engine.run([Item("allreduce", "x", x)])[0]
 
-    assert all((got == 2 * x).all() for got in on_engines(2, again, settings=settings))
+    assert all((got == 2 * x).all() for got in on_engines(2, again))
     assert not log.exists()
+    monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", "12345")  # what is set is not replaced
 
+    def as_set(engine: Engine) -> int:
+        engine.run([Item("barrier", "begun")])
+        return int(engine.core.threshold)
 
-OF_SEVEN = '{"7": {"fusion_threshold": 1, "cycle_time": 1.0, "topologies": []}}'
-
-
-@pytest.mark.parametrize("text", [OF_SEVEN, "{not json", OF_SEVEN.replace("7", "2").replace("1", '"many"', 1)])
-def test_results_are_kept_per_number_of_ranks_and_an_invalid_file_is_replaced(tmp_path: Path, text: str) -> None:
-    kept = tmp_path / "kept.json"
-    kept.write_text(text)
-    kept.chmod(0o600)
-    assert autotune.load(str(kept), 2) is None
-    on_engines(2, lambda engine: job(engine, kept), settings=Settings(autotune=True, autotune_file=str(kept)))
-    assert autotune.load(str(kept), 2) is not None
-    if text == OF_SEVEN:
-        assert autotune.load(str(kept), 7) == autotune.Found(1, 1.0, [])
-
-
-def test_a_file_that_others_may_have_written_is_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    kept = tmp_path / "kept.json"
-    autotune.save(str(kept), 2, autotune.Found(1, 1.0, []))
-    assert kept.stat().st_mode & 0o777 == 0o600
-    kept.chmod(0o660)
-    assert autotune.load(str(kept), 2) is None
-    assert "lets others write" in caplog.text
+    monkeypatch.delenv("HOROVOD_AUTOTUNE")
+    assert on_engines(2, as_set) == [12345] * 2
 
 
 def test_files_that_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -98,7 +87,7 @@ def test_files_that_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureF
         while "is not kept" not in caplog.text:
             engine.run([Item("allreduce", "x", np.ones(1000))])
 
-    on_engines(1, body, settings=Settings(autotune=True, autotune_log=nowhere, autotune_file=nowhere))
+    on_engines(1, body, settings=Settings(autotune=True, autotune_log=nowhere, tuning=nowhere))
     assert "are not written: [Errno 2]" in caplog.text
 
 
@@ -107,32 +96,24 @@ def test_closing_before_tuning_has_completed() -> None:
     on_engines(2, lambda engine: None, settings=Settings(autotune=True))
 
 
-def test_the_defaults_keep_the_bits() -> None:
-    """By default, only topologies that reduce in rank order are tried."""
-    xs = np.random.default_rng(0).normal(size=(3, 100_000)).astype(np.float32)
-    right = (xs[0] + xs[1]) + xs[2]
+def test_a_batch_takes_the_choice_for_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two allreduces that are fused are one call of a tuned size, with the bits of the default."""
+    row = tuning_file.Row("allreduce", 1 << 16, 1 << 20, "star", small=False, tile=4096)
+    tuning_file.update(str(tmp_path / "tuning.json"), "3", (row,))
+    xs = np.random.default_rng(0).normal(size=(3, 2, 20_000)).astype(np.float32)
 
-    def body(engine: Engine) -> bytes:
-        return bytes(engine.run([Item("allreduce", "x", xs[engine.rank])])[0].tobytes())
+    def body(engine: Engine) -> tuple[list[Any], int]:
+        engine.core.trace(True)
+        items = [Item("allreduce", f"x.{i}", x) for i, x in enumerate(xs[engine.rank])]
+        got = engine.run(items)
+        return [each.tobytes() for each in got], len(engine.core.take_events()[1])
 
-    assert on_engines(3, body, settings=Settings(autotune=True)) == [right.tobytes()] * 3
-
-
-def test_the_fastest_topology_for_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the slowest rank's time, with a threshold."""
-
-    def pretend(comm: Any, part: Any, topology: str) -> float:
-        slow = {"direct": 1.0, "ring": 0.97, "tree": 0.5}[topology]
-        if topology == "tree" and (part.nbytes < 1 << 20 or comm.rank == 1):
-            slow = 2.0 if part.nbytes < 1 << 20 else 0.6
-        return slow
-
-    monkeypatch.setattr(autotune, "_time", pretend)
-    rows = local_world(2).run(lambda comm: autotune.choose_topologies(comm, ["direct", "ring", "tree"]))
-    assert rows[0] == rows[1]
-    chosen = dict(zip(autotune.SIZES, [name for _, name in rows[0]], strict=True))
-    assert {name for size, name in chosen.items() if size < 1 << 20} == {"direct"}
-    assert {name for size, name in chosen.items() if size >= 1 << 20} == {"tree"}
+    default = on_engines(3, body)
+    monkeypatch.setenv("PYCOLLECTIVE_TUNING", str(tmp_path / "tuning.json"))
+    tuned = on_engines(3, body)
+    right = [((x[0] + x[1]) + x[2]).tobytes() for x in np.moveaxis(xs, 1, 0)]
+    assert [got for got, _ in default] == [got for got, _ in tuned] == [right] * 3
+    assert [steps for _, steps in default] != [steps for _, steps in tuned]
 
 
 ON_TWO_HOSTS = """
@@ -141,7 +122,7 @@ from engine.test_autotune import job
 from pycollective.engine import autotune
 autotune.SAMPLE_SECONDS = 0.02
 kept, log = map(Path, sys.argv[1:])
-settings = Settings(autotune=True, autotune_file=str(kept), autotune_log=str(log))
+settings = Settings(autotune=True, tuning=str(kept), autotune_log=str(log))
 seen = set()
 def note(engine):
     seen.add((engine.core.threshold, engine.core.cycle_seconds))
@@ -152,14 +133,12 @@ note(engine)
 received = comm.backend.exchange(repr((sorted(seen), engine.traffic())).encode())
 assert len(set(received)) == 1, received  # all ranks have seen the same values and cut the same batches
 engine.close()
-if comm.rank == 0: log.unlink()
-comm.barrier()
-
-engine = Engine(comm, settings)  # uses the saved result
+pc.shutdown()
+os.environ["PYCOLLECTIVE_TUNING"] = str(kept)
+comm = pc.init()
+engine = Engine(comm)  # uses the saved result
 engine.run([Item("barrier", "begun")])
 print(engine.core.threshold, engine.core.cycle_seconds, len(seen))
-engine.close()
-engine = Engine(comm)
 for turn in range(comm.size):  # any rank may set them, while work is in progress
     works = engine.submit([Item("allreduce", "x", np.ones(9))])
     if comm.rank == turn: engine.tune(1000 + turn, 1e-3 * (turn + 1))
@@ -168,7 +147,6 @@ for turn in range(comm.size):  # any rank may set them, while work is in progres
     assert (engine.core.threshold, engine.core.cycle_seconds) == (1000 + turn, 1e-3 * (turn + 1))
     assert works[0].wait(SECONDS)[0] == comm.size
 engine.close()
-assert not (comm.rank == 0 and log.exists())
 """
 
 
@@ -177,13 +155,9 @@ def test_two_hosts(tmp_path: Path) -> None:
     """Rank 0 decides; all ranks follow in the same round. Only its host has the file."""
     kept, log = tmp_path / "here" / "only" / "kept.json", tmp_path / "here" / "only" / "log.csv"
     done = on_two_hosts(tmp_path, ON_TWO_HOSTS, kept, log, ranks=2).check()
-    found = json.loads(kept.read_text())
-    assert list(found) == ["2 on 2 hosts"]
-    best = found["2 on 2 hosts"]
-    assert best["topologies"] == []
-    assert best["fusion_threshold"] in autotune.THRESHOLDS
-    assert best["cycle_time"] in autotune.CYCLE_TIMES
+    best = kept_by(kept, "1+1")
+    assert best is not None and best.threshold in autotune.THRESHOLDS and best.cycle_time in autotune.CYCLE_TIMES
     for line in done:
         threshold, cycle_time, tried = line.split()
-        assert (int(threshold), float(cycle_time)) == (best["fusion_threshold"], best["cycle_time"])
+        assert (int(threshold), float(cycle_time)) == (best.threshold, best.cycle_time)
         assert int(tried) > 5

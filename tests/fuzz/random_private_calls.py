@@ -58,7 +58,7 @@ class World:
         board = _core.Board(boards, 0, size, 8)
         board.prepare()
         buffer = windows[0].array(np.dtype(np.uint8), [PART])
-        engine = _core.Engine(self.teams[0], board, buffer, 2, [None], lambda *_: None, 0.0, 0.0)
+        engine = _core.Engine(self.teams[0], board, buffer, 2, None, lambda *_: None, 0.0, 0.0)
         engine.tune(1 << 20, 0.001)
         works = engine.submit([Item("allreduce", "sound", np.ones(4), np.ones(4))], False)
         ledger = _core.Ledger(_core.Segment.create("local", _core.Ledger.segment_bytes(size)), 0, size)

@@ -191,8 +191,8 @@ MUTANTS = (
         'if not settings.is_set("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", env):', "if False:", ENGINE,
     ),
     Mutant(
-        "the slowest settings are taken", "pycollective/engine/autotune.py", "np.argmin(slowest", "np.argmax(slowest",
-        ("tests/engine/test_autotune.py",),
+        "a measured choice is taken for larger calls", "pycollective/comm/tuning_file.py", "nbytes <= row.up_to",
+        "nbytes", ("tests/comm/test_tuning.py",),
     ),
     Mutant(
         "Adasum takes off all that is common", "pycollective/engine/adasum.py", "1 - dot / (2 * norm_a)",

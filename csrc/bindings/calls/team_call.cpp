@@ -194,7 +194,7 @@ std::shared_ptr<const Plan> TeamCall::make_plan(const PlanKey& key) const {
   const auto bytes = key.count * static_cast<int64_t>(size_of(key.dtype));
   const py::tuple made =
       planner_(name_of(key.collective), topology, bytes, key.root, int{key.placement}, op, name_of(key.dtype));
-  if (made.size() != 7) throw WrongType("a planner returns seven values, not " + std::to_string(made.size()));
+  if (made.size() != 8) throw WrongType("a planner returns eight values, not " + std::to_string(made.size()));
   auto plan = std::make_shared<Plan>();
   plan->schedule = made[0].cast<std::shared_ptr<Schedule>>();
   if (plan->schedule == nullptr) throw WrongType("a planner returns a Schedule, not None");
@@ -219,6 +219,7 @@ std::shared_ptr<const Plan> TeamCall::make_plan(const PlanKey& key) const {
   print.postscale = key.scaling.postscale;
   plan->scaling = key.scaling;
   plan->element = size_of(key.dtype);
+  plan->chosen_tile = made[7].cast<double>();
   const bool reduces = runs_reduction(key.collective);
   if (traits(key.collective).weighted) {
     require_weights(key.collective, key.dtype);

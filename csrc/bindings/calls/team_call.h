@@ -76,7 +76,7 @@ class TeamCall {
  public:
   // planner(collective, topology, bytes, root, placement, op, dtype) ->
   //   (Schedule, topology's label, digest of its program, operator number, custom function's address, digest of its
-  //   code, the operator's name)
+  //   code, the operator's name, bytes of a tile or 0)
   TeamCall(std::shared_ptr<Team> team, py::object planner) : team_(std::move(team)), planner_(std::move(planner)) {}
 
   // `x`, `out`: of NumPy, or Buffers; None if the rank has none.  An `x` that is not C-contiguous is packed when the

@@ -72,10 +72,8 @@ void want_report(int) { Engine::reports_wanted.fetch_add(1); }
 // Python has dropped its Engine.
 class Plans {
  public:
-  Plans(py::object team, py::object buffer, Objects topologies)
-      : team_(std::move(team)), buffer_(std::move(buffer)), topologies_(std::move(topologies)) {
-    if (topologies_.empty()) throw py::value_error("topologies: at least the default one, None or a name");
-  }
+  Plans(py::object team, py::object buffer, py::object topology)
+      : team_(std::move(team)), buffer_(std::move(buffer)), topology_(std::move(topology)) {}
 
   // Called without the GIL, for the first buffer of about this size.
   std::shared_ptr<const Plan> make(const engine::Reduction& r, int64_t count, bool in_window) const {
@@ -83,14 +81,12 @@ class Plans {
     if (!gil) wait_for_exit();
     try {
       const py::str op(name_of(r.op));
-      const auto program = static_cast<size_t>(r.program);
-      const py::object topology = topologies_[program < topologies_.size() ? program : 0];
       Scaling scaling;
       scaling.prescale = r.prescale;
       scaling.postscale = r.postscale;
       const uint8_t placement = in_window ? input_shared | output_shared | in_place : 0;
       return team_.cast<TeamCall&>().make_plan(
-          {Collective::allreduce, -1, op.ptr(), topology.ptr(), scaling, {}, {}, r.dtype, placement, count});
+          {Collective::allreduce, -1, op.ptr(), topology_.ptr(), scaling, {}, {}, r.dtype, placement, count});
     } catch (const py::error_already_set& error) {
       throw InvalidArgument(error.what());
     } catch (const py::cast_error& error) {
@@ -98,14 +94,8 @@ class Plans {
     }
   }
 
-  void set_topologies(const std::vector<std::pair<int64_t, py::object>>& rows) {
-    topologies_.resize(1);
-    for (const auto& [most, topology] : rows) topologies_.push_back(topology);
-  }
-
  private:
-  py::object team_, buffer_;
-  Objects topologies_;  // 0: the default
+  py::object team_, buffer_, topology_;
 };
 
 double seconds(double value, const char* what) {
@@ -117,8 +107,8 @@ double seconds(double value, const char* what) {
 class PyEngine {
  public:
   PyEngine(const py::object& team, std::shared_ptr<engine::Carrier> carrier, const py::object& buffer, int32_t buffers,
-           Objects topologies, py::object run, double warn_seconds, double shutdown_seconds)
-      : team_(team.cast<TeamCall&>().team()), plans_(std::make_shared<Plans>(team, buffer, std::move(topologies))) {
+           py::object topology, py::object run, double warn_seconds, double shutdown_seconds)
+      : team_(team.cast<TeamCall&>().team()), plans_(std::make_shared<Plans>(team, buffer, std::move(topology))) {
     const auto* board = dynamic_cast<engine::Board*>(carrier.get());
     if (carrier == nullptr || (board == nullptr) != team_->spans_hosts())
       throw InvalidArgument("carrier: a Board for the ranks of one host, Rounds for those of several");
@@ -181,12 +171,6 @@ class PyEngine {
       engine_->close();
     }
     engine_->take_spent();
-  }
-  void set_topologies(const std::vector<std::pair<int64_t, py::object>>& rows) {
-    std::vector<std::pair<int64_t, int32_t>> programs;
-    for (const auto& [most, topology] : rows) programs.emplace_back(most, static_cast<int32_t>(programs.size() + 1));
-    plans_->set_topologies(rows);
-    engine_->set_programs(std::move(programs));
   }
   void tune(int64_t threshold, double cycle_seconds) {
     if (threshold < 0) throw InvalidArgument("a threshold of " + std::to_string(threshold) + " bytes");
@@ -259,9 +243,9 @@ void bind_engine(py::module_& m) {
       .def("when_done", &Work::when_done, py::arg("callback"),
            "Call `callback()` when it has completed: on the engine's thread, or immediately if it already has.");
   py::class_<PyEngine>(m, "Engine", "Named operations that the ranks of a team submit in any order.")
-      .def(py::init<const py::object&, std::shared_ptr<engine::Carrier>, const py::object&, int32_t, Objects,
+      .def(py::init<const py::object&, std::shared_ptr<engine::Carrier>, const py::object&, int32_t, py::object,
                     py::object, double, double>(),
-           py::arg("team"), py::arg("carrier"), py::arg("buffer"), py::arg("buffers"), py::arg("topologies"),
+           py::arg("team"), py::arg("carrier"), py::arg("buffer"), py::arg("buffers"), py::arg("topology"),
            py::arg("run"), py::arg("warn_seconds"), py::arg("shutdown_seconds"),
            "`buffer`, for `buffers` tiles: in a window of the team; between hosts None.")
       .def("submit", &PyEngine::submit, py::arg("items"), py::arg("now"), py::arg("grouped") = true,
@@ -277,8 +261,6 @@ void bind_engine(py::module_& m) {
       .def(
           "require_outside", [](PyEngine& self) { self.engine().require_outside(); },
           "Raise if the caller is inside an operation of the engine.")
-      .def("set_topologies", &PyEngine::set_topologies, py::arg("rows"),
-           "Set (largest batch in bytes, topology), ascending; the same on all ranks, between the same batches.")
       .def("tune", &PyEngine::tune, py::arg("threshold"), py::arg("cycle_seconds"), "Set both for all ranks.")
       .def(
           "traffic", [](PyEngine& self) { return self.engine().traffic(); },

@@ -87,9 +87,14 @@ def place(keys: Sequence[object], rank: int) -> Nodes:
     return Nodes(rank, tuple(index[key] for key in keys))
 
 
-def discover(bootstrap: Bootstrap) -> Nodes:
-    """Collective: one allgather of `node_key`."""
-    return place(bootstrap.allgather(node_key()), bootstrap.rank)
+_END = b"\xff"  # which text does not contain
+
+
+def discover(bootstrap: Bootstrap, more: bytes = b"") -> tuple[Nodes, bytes]:
+    """Collective, one allgather: the node of every rank, and what rank 0 has to tell all others, its `more`."""
+    sent = node_key() + _END + (more if bootstrap.rank == 0 else b"")
+    received = [each.partition(_END) for each in bootstrap.allgather(sent)]
+    return place([key for key, _, _ in received], bootstrap.rank), received[0][2]
 
 
 def _read(path: str) -> str:

@@ -46,7 +46,7 @@ def make_team(
         ucx: connected with those ranks, instead of the connections for collectives.
         own_cores: whether every rank, on every host, has a core of its own.
     """
-    planner = Planner(group.rank, group.size, group.nodes.of if others else (), own_cores)
+    planner = Planner(group.rank, group.size, group.nodes.of if others else (), own_cores, group.tuned)
     world = list(group.world_ranks)
     arguments = (segment, group.rank, group.size, scratch, world, group.name, group.threads, planner)
     if others:

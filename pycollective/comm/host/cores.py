@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,14 @@ from pathlib import Path
 def usable_cores() -> frozenset[int]:
     """The numbers of the cores that this process may run on."""
     return frozenset(os.sched_getaffinity(0))
+
+
+def cpu_model() -> str:
+    """The processor's name as the kernel gives it."""
+    for line in _read(Path("/proc/cpuinfo")).splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def ranges(cores: Iterable[int]) -> str:

@@ -19,6 +19,7 @@ from pycollective.comm.host.core_team import make_team, segment_bytes
 from pycollective.comm.host.cores import are_enough, cpu_quota, usable_cores
 from pycollective.comm.host.segments import scratch_bytes
 from pycollective.comm.host.team import HostTeam
+from pycollective.comm.tuning import accepted, offered
 from pycollective.errors import PeerLostError
 
 if TYPE_CHECKING:
@@ -104,8 +105,8 @@ class _World(Generic[_Result]):
     """One run: its communicators, results and failures (in order of occurrence)."""
 
     def __init__(self, size: int, hosts: tuple[int, ...]) -> None:
-        ranks = range(size)
-        self.groups = [Group(Nodes(rank, hosts), tuple(ranks), "local", threads=True) for rank in ranks]
+        ranks, tuning = range(size), accepted(offered())
+        self.groups = [Group(Nodes(rank, hosts), tuple(ranks), "local", True, tuning=tuning) for rank in ranks]
         own_cores = are_enough([usable_cores()] * size, cpu_quota())
         self.network: VirtualNetwork | None = None
         if max(hosts) == 0:

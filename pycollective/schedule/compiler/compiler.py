@@ -57,7 +57,7 @@ def compile(
     instance = registry.get(topology)
     size, root = checked_ranks(instance, collective, size, root)
     checks.instance(placement, "placement", Placement, "a Placement")
-    small = checks.flag(small, "small") and hasattr(instance, f"{collective}_small")
+    small = checks.flag(small, "small") and registry.has_small(instance, collective)
     return _compile(instance, collective, size, root, placement, small, numbered(hosts, size))
 
 

@@ -253,7 +253,12 @@ def supports(topology: object, size: int) -> bool:
 
 def takes_small(topology: object, collective: str, nbytes: int) -> bool:
     """Return whether a message of this many bytes uses the variant for small ones."""
-    return nbytes <= info(topology).small and hasattr(topology, f"{collective}_small")
+    return nbytes <= info(topology).small and has_small(topology, collective)
+
+
+def has_small(topology: object, collective: str) -> bool:
+    """Return whether a topology has a variant of the collective for small messages."""
+    return hasattr(topology, f"{collective}_small")
 
 
 def label(topology: object) -> str:

@@ -117,7 +117,7 @@ def simulate(
     size, root = checked_ranks(instance, collective, size, root)
     if small is None:
         small = registry.takes_small(instance, collective, nbytes)
-    small = checks.flag(small, "small") and hasattr(instance, f"{collective}_small")
+    small = checks.flag(small, "small") and registry.has_small(instance, collective)
     network = network or Network()
     each = network.ranks_per_node
     hosts = tuple(rank // each for rank in range(size)) if each > 1 else ()  # one rank a node: nodes do not matter

@@ -172,7 +172,7 @@ def _reports(
             hosts = [equal_shares(size, count) for count in host_counts if count <= size]
         for name in chosen:
             some_roots = sorted({0, size // 2, size - 1}) if roots is None else [r for r in roots if r < size]
-            variants = (False, True) if hasattr(instance, f"{name}_small") else (False,)
+            variants = (False, True) if registry.has_small(instance, name) else (False,)
             for root in some_roots if COLLECTIVES[name].rooted else (None,):
                 for small in variants:
                     for placement, where in itertools.product(placements, hosts):
