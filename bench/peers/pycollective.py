@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from pycollective.cli.units import parse_size
+from pycollective.comm.tuning import RULES, Choice
 from pycollective.schedule.language import registry
 
 from . import Array, Call, Peer, round_trip
@@ -14,7 +16,16 @@ if TYPE_CHECKING:
 
     from ..workload.cases import Case
 
-__all__ = ["PycollectivePeer", "find_topology", "has", "operators", "topologies_of", "unsupported"]
+__all__ = [
+    "PycollectivePeer",
+    "choice_in",
+    "find_topology",
+    "has",
+    "operators",
+    "topologies_of",
+    "unsupported",
+    "written",
+]
 
 
 class PycollectivePeer(Peer):
@@ -93,11 +104,41 @@ def operators() -> tuple[str, ...]:
 def find_topology(text: str) -> Any | None:
     """The topology denoted by a name or FILE.py:NAME; None for "default", the library's own choice.
 
-    Raises pycollective.TopologyError (a ValueError) if there is none.
+    A Choice for "untuned", the default without PYCOLLECTIVE_TUNING, and for NAME/small, NAME/large and NAME/large/64K:
+    a variant, and the bytes of a tile.  Raises pycollective.TopologyError (a ValueError) if there is none.
     """
     if text in ("", "default"):
         return None
+    if text == _UNTUNED or ("/" in text and ".py" not in text):
+        return choice_in(text)
     return registry.find(text)
+
+
+_UNTUNED = "untuned"
+
+
+def choice_in(text: str) -> Choice:
+    """The Choice that `written` has written; ValueError for another text."""
+    if text == _UNTUNED:
+        return RULES
+    name, variant, *tile = text.split("/")
+    if variant not in ("small", "large") or len(tile) > 1:
+        raise ValueError(f"{text!r}: write NAME/small, NAME/large, or NAME/large/64K with the bytes of a tile")
+    return Choice(registry.label(name), variant == "small", *map(parse_size, tile))
+
+
+def written(choice: Choice) -> str:
+    """The text for a Choice, which `find_topology` reads."""
+    if choice == RULES:
+        return _UNTUNED
+    words = [choice.topology, "small" if choice.small else "large", *([str(choice.tile)] if choice.tile else [])]
+    return "/".join(words)
+
+
+def _instance(text: str) -> Any:
+    """The topology itself, of a Choice as well."""
+    found = find_topology(text)
+    return (found.topology if isinstance(found, Choice) else found) or "direct"
 
 
 def topologies_of(collective: str) -> list[str]:
@@ -107,15 +148,13 @@ def topologies_of(collective: str) -> list[str]:
 
 def has(text: str, collective: str) -> bool:
     """Return whether the topology denoted by a text implements a collective (the default always does)."""
-    topology = find_topology(text)
-    return topology is None or collective in registry.info(topology).collectives
+    return collective in registry.info(_instance(text)).collectives
 
 
 def unsupported(text: str, ranks: int) -> str:
     """Why a topology does not support this many ranks; empty if it does."""
-    topology = find_topology(text)
     try:
-        registry.check_ranks("direct" if topology is None else topology, ranks)
+        registry.check_ranks(_instance(text), ranks)
     except ValueError as error:  # a TopologyError
         return str(error)
     return ""

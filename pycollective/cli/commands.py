@@ -83,6 +83,7 @@ MODULES = {
     "explain": ("cli.explain", "Show which topology, variant and path a call takes."),
     "simulate": ("cli.simulate", "Simulate topologies on a network with many ranks."),
     "bench": ("bench.cli", "Measure topologies against each other and other libraries."),
+    "tune": ("bench.tune", "Measure which topology, variant and tile are fastest for each call."),
     "demo": ("bench.demo", "Train a network with each topology, then race the topologies."),
 }
 """Command -> the module with the function of this name, imported on use, and its line in the list of commands."""
@@ -125,7 +126,9 @@ class Group(_OneLineErrors, TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         names = [*super().list_commands(ctx), *MODULES]
-        return names if importlib.util.find_spec("pycollective.bench") else names[: -len(("bench", "demo"))]
+        if importlib.util.find_spec("pycollective.bench"):
+            return names
+        return [name for name in names if not MODULES.get(name, ("",))[0].startswith("bench.")]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in MODULES:
