@@ -1,8 +1,3 @@
-"""Settings for the tests of the engine: a hang ends within seconds and reports the ranks."""
+"""Settings and fixtures of the tests of the engine: those of the communicators."""
 
-from __future__ import annotations
-
-import os
-
-# The core reads its environment at its first use, after collection.
-os.environ.setdefault("PYCOLLECTIVE_TIMEOUT", "30")
+from comm.conftest import event  # noqa: F401 (its other lines set what the core reads)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from calls import ROOTED, on_each_rank
 
-import pycollective
 from pycollective import Communicator, CommunicatorError, TopologyError, local_world
 from pycollective.schedule import topology
 
@@ -170,24 +169,6 @@ def test_calls_on_a_freed_communicator(comm: Communicator) -> None:
     other.barrier()
 
 
-def test_a_topology_with_a_wrong_line_is_refused_before_it_runs() -> None:
-    @topology("core_test_forgets_one")
-    class Forgets:
-        """Leaves out the last rank."""
-
-        def allreduce(self, p: Any) -> None:
-            for c in p.chunks(1):
-                p[p.ranks, c] = p.sum(p[q, c] for q in range(max(1, p.size - 1)))
-
-    def body(comm: Communicator) -> None:
-        for _ in range(2):
-            with pytest.raises(pycollective.VerificationError, match=r"rank 0.*chunk 0|chunk 0.*rank 0"):
-                comm.allreduce(X, topology="core_test_forgets_one")
-        comm.barrier()
-
-    local_world(3).run(body)
-
-
 def test_threads_of_one_process_compile_once() -> None:
     programs = []
 
@@ -210,13 +191,10 @@ def test_threads_of_one_process_compile_once() -> None:
 
 @on_each_rank(2)
 def test_errors_have_the_name_of_the_call(comm: Communicator) -> None:
-    if not hasattr(Exception, "add_note"):
-        return
-    for attempt in (lambda: comm.allreduce(X, op="band", name="gradients"),
-                    lambda: comm.reduce(X, op="band", name="gradients")):  # fmt: skip
+    for form in (comm.allreduce, comm.reduce):
         with pytest.raises(TypeError) as caught:
-            attempt()
-        assert any("'gradients'" in note for note in caught.value.__notes__)
+            form(X, op="band", name="gradients")
+        assert not hasattr(Exception, "add_note") or any("'gradients'" in note for note in caught.value.__notes__)
 
 
 def test_signatures_can_be_read() -> None:
@@ -225,8 +203,3 @@ def test_signatures_can_be_read() -> None:
     assert str(inspect.signature(Communicator.allreduce)).startswith(
         "(self, /, x, out=None, *, op='sum', topology=None"
     )
-
-
-def test_an_empty_world_is_refused() -> None:
-    with pytest.raises(ValueError, match="size must be an integer from 1 to"):
-        local_world(0)

@@ -135,8 +135,6 @@ def test_subclasses_with_meaning_beyond_their_elements_are_refused(comm: Communi
 
 @on_each_rank(2)
 def test_the_engine_refuses_them_too(comm: Communicator) -> None:
-    from pycollective.engine import Engine, Item
-
     engine = Engine(comm)
     memory = np.memmap("/dev/zero", np.uint8, "c", shape=(4,))
     for x in STRANGE.values():

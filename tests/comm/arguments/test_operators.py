@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import REDUCING, call, has, on_each_rank, on_ranks, reduced
+from calls import REDUCING, call, has, on_each_rank, on_ranks, place, reduced
 from reference import IN_RANK_ORDER, INTEGERS, NARROW, TOPOLOGIES, contributions, numpy_type
 
 import pycollective
@@ -66,26 +66,21 @@ def test_the_order_is_that_of_the_ranks(count: int, topology: str) -> None:
         assert got.tolist() == expected.tolist()
 
 
-def test_bool_and_windows_and_in_place() -> None:
-    exclusive = pycollective.op(lambda a, b: a != b)
-    product = pycollective.op(lambda a, b: a * b % 7)
+EXCLUSIVE, PRODUCT = pycollective.op(lambda a, b: a != b), pycollective.op(lambda a, b: a * b % 7)
 
-    def body(comm: Communicator) -> None:
-        assert comm.allreduce(np.array([True, comm.rank == 1]), op=exclusive).tolist() == [True, True]
-        x = comm.empty(5000, np.int32)
-        x[:] = np.arange(5000) % 7 + comm.rank
-        comm.allreduce(x, out=x, op=product)
-        first = np.arange(5000) % 7
-        assert x.tolist() == (first * (first + 1) % 7 * (first + 2) % 7).tolist()
 
-    local_world(3).run(body)
+@on_each_rank(3)
+def test_bool_and_windows_and_in_place(comm: Communicator) -> None:
+    assert comm.allreduce(np.array([True, comm.rank == 1]), op=EXCLUSIVE).tolist() == [True, True]
+    first = np.arange(5000, dtype=np.int32) % 7
+    x = place(comm, first + np.int32(comm.rank), "window")
+    comm.allreduce(x, out=x, op=PRODUCT)
+    assert x.tolist() == (first * (first + 1) % 7 * (first + 2) % 7).tolist()
 
 
 @on_each_rank(2)
 def test_unaligned_elements(comm: Communicator) -> None:
-    raw = np.zeros(8 * 3000 + 1, np.uint8)
-    x = raw[1:].view(np.float64)
-    x[:] = comm.rank + 0.5
+    x = place(comm, np.full(3000, comm.rank + 0.5), "unaligned")
     assert comm.allreduce(x, op=OPERATORS["float64"]).tolist() == [1.5] * 3000
 
 

@@ -10,10 +10,7 @@ import pytest
 import pycollective as pc
 from launch import find_mpirun, launch, on_two_host_names
 
-pytestmark = [
-    pytest.mark.mpi,
-    pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun"),
-]
+pytestmark = [pytest.mark.mpi, pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")]
 
 CASE = """
 import numpy as np, pycollective as pc, pytest

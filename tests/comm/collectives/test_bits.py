@@ -71,43 +71,37 @@ def test_sizes_and_places(comm: Communicator, n: int, case: tuple[str, dict[int,
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "float8_e4m3fn"])
-def test_every_alignment(dtype: str) -> None:
+@on_each_rank(3)
+def test_every_alignment(comm: Communicator, dtype: str) -> None:
     """Places of x and of out, in windows and outside: at every offset within a register or cache line."""
-    count, n = 1500, 3
-    xs = mixture(dtype, n, count)
-    expected = in_rank_order(dtype, "sum", xs)
-    size = xs.itemsize
-    steps = range(64 // size) if size > 1 else range(0, 64, 3)
-
-    def body(comm: Communicator) -> None:
-        shared_in, shared_out = (comm.empty(count + 64, numpy_type(dtype)) for _ in range(2))
-        plain_in, plain_out = (np.empty(count + 64, numpy_type(dtype)) for _ in range(2))
-        for begin in steps:
-            end = (5 * begin + comm.rank) % 64  # out begins at another offset, different on each rank
-            for source, target in ((shared_in, shared_out), (plain_in, plain_out)):
-                x, out = source[begin : begin + count], target[end : end + count]
-                x[:] = xs[comm.rank]
-                target[:] = 77
-                comm.allreduce(x, out)
-                assert same_bits(out, expected), begin
-                assert (target[:end] == 77).all(), "written before out"
-                assert (target[end + count :] == 77).all(), "written after out"
-                comm.allreduce(x, x)
-                assert same_bits(x, expected), begin
-        raw = np.empty(count * size + 16, np.uint8)
-        for begin in range(0, 16, 3):
-            x = raw[begin : begin + count * size].view(numpy_type(dtype))
+    count = 1500
+    xs = mixture(dtype, comm.size, count)
+    expected, size = in_rank_order(dtype, "sum", xs), xs.itemsize
+    shared_in, shared_out = (comm.empty(count + 64, xs.dtype) for _ in range(2))
+    plain_in, plain_out = (np.empty(count + 64, xs.dtype) for _ in range(2))
+    for begin in range(64 // size) if size > 1 else range(0, 64, 3):
+        end = (5 * begin + comm.rank) % 64  # out begins at another offset, different on each rank
+        for source, target in ((shared_in, shared_out), (plain_in, plain_out)):
+            x, out = source[begin : begin + count], target[end : end + count]
             x[:] = xs[comm.rank]
-            assert same_bits(comm.allreduce(x), expected), begin
-
-    local_world(n).run(body)
+            target[:] = 77
+            comm.allreduce(x, out)
+            assert same_bits(out, expected), begin
+            assert (target[:end] == 77).all(), "written before out"
+            assert (target[end + count :] == 77).all(), "written after out"
+            comm.allreduce(x, x)
+            assert same_bits(x, expected), begin
+    raw = np.empty(count * size + 16, np.uint8)
+    for begin in range(0, 16, 3):
+        x = raw[begin : begin + count * size].view(xs.dtype)
+        x[:] = xs[comm.rank]
+        assert same_bits(comm.allreduce(x), expected), begin
 
 
 def repeat(comm: Communicator, link: Connection | None, dtype: str, topology: str) -> list[bytes]:
     """The distinct results of 20 repeats of each form, with varying delays of the ranks."""
     xs = mixture(dtype, comm.size, 70_000)
-    window = comm.empty(70_000, numpy_type(dtype))
-    found = []
+    window, found = comm.empty(70_000, xs.dtype), []
     for turn in range(20):
         count = (3000, 70_000)[turn % 2]
         if turn % comm.size == comm.rank:
@@ -130,11 +124,9 @@ def test_repeats_and_threads_and_processes(dtype: str, topology: str) -> None:
 
 
 @pytest.mark.parametrize("topology", ["ring", "tree", "wheel", "halving_doubling", "random"])
-def test_all_ranks_have_the_same_bits_on_every_run(topology: str) -> None:
+@on_each_rank(5)
+def test_all_ranks_have_the_same_bits_on_every_run(comm: Communicator, topology: str) -> None:
     """Also if the order depends on the chunk: it depends on nothing else."""
-    xs = mixture("float32", 5, 50_000)
-
-    def body(comm: Communicator) -> set[bytes]:
-        return {comm.allreduce(xs[comm.rank], topology=topology).tobytes() for _ in range(20)}
-
-    assert len(set.union(*local_world(5).run(body))) == 1
+    x = mixture("float32", 5, 50_000)[comm.rank]
+    found = {comm.allreduce(x, topology=topology).tobytes() for _ in range(20)}
+    assert len(set.union(*comm.allgather_object(found))) == 1

@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from calls import on_each_rank
+from calls import on_each_rank, place
 
 from pycollective import Communicator, _core, local_world
 
@@ -58,9 +58,7 @@ def test_on_1_to_17_ranks_they_are_reduced_in_float32(comm: Communicator, n: int
     xs = np.random.default_rng(n).integers(100, 150, (n, 2001)).astype(np.uint8).view(E8M0)
     wide = xs.astype(np.float32)
     total = np.add.accumulate(wide, axis=0)[-1]
-    x = comm.empty(2001, E8M0)
-    x[:] = xs[comm.rank]
-    for source in (xs[comm.rank], x):
+    for source in (xs[comm.rank], place(comm, xs[comm.rank], "window")):
         assert bits(comm.allreduce(source)) == bits(rounded(total))
         assert bits(comm.allreduce(source, op="avg")) == bits(rounded(total / np.float32(n)))
         assert bits(comm.allreduce(source, op="max")) == bits(rounded(wide.max(axis=0)))

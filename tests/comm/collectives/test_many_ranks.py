@@ -6,6 +6,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
+from calls import on_each_rank
 from processes import Job
 
 from pycollective import Communicator, local_world
@@ -76,13 +77,10 @@ def test_every_collective_on_100_threads() -> None:
     local_world(100).run(every_collective)
 
 
-def allreduces(comm: Communicator) -> None:
+@on_each_rank(256)
+def test_allreduces_on_256_threads(comm: Communicator) -> None:
     """Those whose schedules are compiled in less than seconds: a ring of 256 ranks has 130,000 steps."""
     n, r = comm.size, comm.rank
     for topology in (None, "tree", "halving_doubling"):
         check(f"allreduce {topology}", comm.allreduce(np.full(n, r), topology=topology), np.full(n, n * (n - 1) // 2))
     comm.barrier()
-
-
-def test_allreduces_on_256_threads() -> None:
-    local_world(256).run(allreduces)

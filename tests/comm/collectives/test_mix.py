@@ -84,30 +84,25 @@ def between_processes(comm: Communicator, link: Connection) -> None:
             again = comm.imix(xs[comm.rank], pairs(comm.rank, n, step), step)
             assert same_bits(handle.result(), wanted)
             assert same_bits(again.result(), wanted)
-    window, out = comm.empty(70_000, np.float32), comm.empty(70_000, np.float32)
-    x = inputs("float32", n, 70_000)
-    window[:] = x[comm.rank]
-    comm.mix(window, ring, out=out)
-    assert same_bits(out, mixed(x, ring(comm.rank, n)))
+    xs = inputs("float32", n, 70_000)
+    out = comm.mix(place(comm, xs[comm.rank], "window"), ring, out=comm.empty(70_000, np.float32))
+    assert same_bits(out, mixed(xs, ring(comm.rank, n)))
 
 
-def test_a_graph_is_evaluated_once_for_each_step_of_its_period() -> None:
-    asked: list[int] = []
+@on_each_rank(1)
+def test_a_graph_is_evaluated_once_for_each_step_of_its_period(comm: Communicator) -> None:
+    asked, evaluated = [], []
 
     def weights(rank: int, size: int, step: int) -> dict[int, float]:
         asked.append(step)
         return pairs(rank, size, step)
 
-    def body(comm: Communicator) -> None:
-        for graph in (Graph("periodic", weights, lambda size: 2), Graph("random", weights, None), weights):
-            asked.clear()
-            for step in (0, 1, 2, 3, 0):
-                comm.mix(np.ones(3), graph, step)
-                comm.imix(np.ones(3), graph, step=step).wait()
-            evaluated.append(sorted(asked))
-
-    evaluated: list[list[int]] = []
-    local_world(1).run(body)
+    for graph in (Graph("periodic", weights, lambda size: 2), Graph("random", weights, None), weights):
+        asked.clear()
+        for step in (0, 1, 2, 3, 0):
+            comm.mix(np.ones(3), graph, step)
+            comm.imix(np.ones(3), graph, step=step).wait()
+        evaluated.append(sorted(asked))
     assert evaluated == [[0, 1], [0, 1, 2, 3], sorted([0, 1, 2, 3, 0] * 2)]
 
 
@@ -132,10 +127,8 @@ def test_a_topology_with_programs_of_mix() -> None:
         half = [{rank: 0.5, (rank + 1) % 4: 0.5} for rank in range(4)]
         once = [mixed(xs, row) for row in half]
         twice = mixed(once, half[comm.rank])
-        assert same_bits(comm.mix(xs[comm.rank], TwiceRound()), twice)
-        assert same_bits(comm.mix(xs[comm.rank], TwiceRound), twice)
-        window = place(comm, xs[comm.rank], "window")
-        assert same_bits(comm.mix(window, TwiceRound()), twice)
+        for where, given in (("plain", TwiceRound()), ("plain", TwiceRound), ("window", TwiceRound())):
+            assert same_bits(comm.mix(place(comm, xs[comm.rank], where), given), twice)
 
     local_world(4).run(body)
 

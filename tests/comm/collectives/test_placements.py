@@ -89,8 +89,7 @@ def test_ranks_may_place_their_arrays_differently(comm: Communicator, collective
     result = np.asarray(call(comm, collective, xs[comm.rank], topology=topology))
     for turn in range(n):
         mine = (comm.rank + turn) % n
-        window = comm.empty(3000, np.float64)
-        window[:] = xs[comm.rank]
+        window = place(comm, xs[comm.rank], "window")
         target = comm.empty(n * 3000, np.float64)[: result.size]
         target.fill(0)  # what rank 0 has after an exscan
         x = (window, xs[comm.rank], window)[mine]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import sum_that
+from calls import on_each_rank, place, sum_that
 from processes import Job, all_say
 
 from pycollective import Communicator, CommunicatorError, Error, PeerLostError, TimeoutError, local_world
@@ -19,30 +19,26 @@ from pycollective import Communicator, CommunicatorError, Error, PeerLostError, 
 
 @pytest.mark.parametrize("nonblocking", [False, True])
 @pytest.mark.parametrize(("n", "missing"), [(2, [0]), (3, [1]), (5, [0, 3]), (8, [7])])
-def test_the_missing_ranks_and_the_call_are_named(n: int, missing: list[int], nonblocking: bool) -> None:
-    def body(comm: Communicator) -> str:
+@on_each_rank()
+def test_the_missing_ranks_and_the_call_are_named(
+    comm: Communicator, n: int, missing: list[int], nonblocking: bool
+) -> None:
+    comm.barrier()
+    if comm.rank in missing:
+        time.sleep(0.6)  # too late
+    started = time.monotonic()
+    with pytest.raises(TimeoutError) as caught:
+        if nonblocking:
+            comm.iallreduce(np.ones(77), timeout=0.3).wait()
+        else:
+            comm.allreduce(np.ones(77), timeout=0.3)
+    assert comm.rank in missing or 0.25 < time.monotonic() - started < 2
+    assert isinstance(caught.value, builtins.TimeoutError) and isinstance(caught.value, Error)
+    assert "allreduce(count=77, dtype=float64, op=sum" in str(caught.value)
+    assert "within 0.3 s by " + ", ".join(f"rank {rank}" for rank in missing) in str(caught.value)
+    with pytest.raises(TimeoutError):
         comm.barrier()
-        if comm.rank in missing:
-            time.sleep(0.6)
-            with pytest.raises(TimeoutError) as caught:  # too late
-                comm.allreduce(np.ones(77))
-            return str(caught.value)
-        started = time.monotonic()
-        with pytest.raises(TimeoutError) as caught:
-            if nonblocking:
-                comm.iallreduce(np.ones(77), timeout=0.3).wait()
-            else:
-                comm.allreduce(np.ones(77), timeout=0.3)
-        assert 0.25 < time.monotonic() - started < 2
-        assert isinstance(caught.value, builtins.TimeoutError) and isinstance(caught.value, Error)
-        with pytest.raises(TimeoutError):
-            comm.barrier()
-        assert time.monotonic() - started < 2
-        return str(caught.value)
-
-    for text in local_world(n).run(body):
-        assert "allreduce(count=77, dtype=float64, op=sum" in text
-        assert "within 0.3 s by " + ", ".join(f"rank {rank}" for rank in missing) in text
+    assert time.monotonic() - started < 2
 
 
 def call_repeatedly(comm: Communicator, link: Connection) -> tuple[str, int, float]:
@@ -52,7 +48,7 @@ def call_repeatedly(comm: Communicator, link: Connection) -> tuple[str, int, flo
         while True:
             comm.allreduce(np.ones(1 << 18), timeout=0.5)
     fresh = comm.shrink(timeout=5)
-    return str(caught.value), fresh.size, fresh.allreduce(np.ones(1))[0]
+    return str(caught.value), fresh.size, fresh.allreduce(1)
 
 
 def test_a_rank_that_is_stopped_in_a_call_is_named_and_all_can_start_afresh() -> None:
@@ -82,8 +78,7 @@ def test_what_was_read_from_a_rank_that_has_given_up_is_no_result() -> None:
     def body(comm: Communicator) -> None:
         ranks[comm.rank] = comm
         op, kept = sum_that(act)
-        x = comm.empty(4000)  # large enough to be read where it is
-        x[:] = 1
+        x = place(comm, np.ones(4000), "window")  # large enough to be read where it is
         comm.barrier()
         with pytest.raises(PeerLostError):
             comm.reduce(x, op=op, topology="direct")
@@ -94,87 +89,75 @@ def test_what_was_read_from_a_rank_that_has_given_up_is_no_result() -> None:
     local_world(2).run(body)
 
 
-def test_a_call_completes_although_a_later_one_is_given_up() -> None:
+@on_each_rank(3)
+def test_a_call_completes_although_a_later_one_is_given_up(comm: Communicator, event: threading.Event) -> None:
     """Rank 2 waits for rank 1, which still adds, while rank 0 is in the next call and waits no longer."""
-    given_up = threading.Event()
-
-    def body(comm: Communicator) -> None:
-        op, kept = sum_that(lambda: comm.rank == 2 or given_up.wait(20))
-        comm.barrier()
-        assert comm.scan(np.ones(1), op=op, topology="ring") == comm.rank + 1
-        with pytest.raises(TimeoutError):
-            comm.barrier(timeout=0.5 if comm.rank == 0 else 20)
-        given_up.set()
-        del kept
-
-    local_world(3).run(body)
+    op, kept = sum_that(lambda: comm.rank == 2 or event.wait(20))
+    comm.barrier()
+    assert comm.scan(np.ones(1), op=op, topology="ring") == comm.rank + 1
+    with pytest.raises(TimeoutError):
+        comm.barrier(timeout=0.5 if comm.rank == 0 else 20)
+    event.set()
+    del kept
 
 
-def test_a_survivor_that_does_not_shrink_is_left_out() -> None:
-    def body(comm: Communicator) -> Any:
-        if comm.rank == 2:
-            time.sleep(1.5)
-            with pytest.raises(CommunicatorError, match="without rank 2"):
-                comm.shrink(timeout=0.5)
-            return None
-        with pytest.raises(TimeoutError):
-            comm.barrier(timeout=0.2)
-        fresh = comm.shrink(timeout=0.5)
-        return fresh.size, fresh.allreduce(np.ones(1))[0]
-
-    assert local_world(3).run(body) == [(2, 2.0), (2, 2.0), None]
+@on_each_rank(3)
+def test_a_survivor_that_does_not_shrink_is_left_out(comm: Communicator) -> None:
+    if comm.rank == 2:
+        time.sleep(1.5)
+        with pytest.raises(CommunicatorError, match="without rank 2"):
+            comm.shrink(timeout=0.5)
+        return
+    with pytest.raises(TimeoutError):
+        comm.barrier(timeout=0.2)
+    fresh = comm.shrink(timeout=0.5)
+    assert fresh.size == fresh.allreduce(1) == 2
 
 
-def test_waiting_for_a_handle_has_a_separate_limit() -> None:
+@on_each_rank(2)
+def test_waiting_for_a_handle_has_a_separate_limit(comm: Communicator) -> None:
     """Its expiry harms neither the call nor the communicator."""
-
-    def body(comm: Communicator) -> None:
-        if comm.rank == 0:
-            time.sleep(0.4)
-            comm.allreduce(np.ones(3))
-            return
-        handle = comm.iallreduce(np.ones(3))
-        for limit in (0, 0.05, 0.1):
-            started = time.monotonic()
-            with pytest.raises(TimeoutError, match="can be waited for again"):
-                handle.wait(limit)
-            assert limit <= time.monotonic() - started + 0.001
-        assert not handle.test()
-        assert handle.result(20).tolist() == [2, 2, 2]
-        assert handle.test()
-
-    local_world(2).run(body)
+    if comm.rank == 0:
+        time.sleep(0.4)
+        comm.allreduce(np.ones(3))
+        return
+    handle = comm.iallreduce(np.ones(3))
+    for limit in (0, 0.05, 0.1):
+        started = time.monotonic()
+        with pytest.raises(TimeoutError, match="can be waited for again"):
+            handle.wait(limit)
+        assert limit <= time.monotonic() - started + 0.001
+    assert not handle.test()
+    assert handle.result(20).tolist() == [2, 2, 2]
+    assert handle.test()
 
 
 @pytest.mark.parametrize("wrong", [-1, float("nan"), "soon", -0.1])
-def test_invalid_deadlines(wrong: Any) -> None:
-    def body(comm: Communicator) -> None:
-        for attempt in (lambda: comm.allreduce(np.ones(2), timeout=wrong), lambda: comm.barrier(timeout=wrong),
-                        lambda: comm.iallreduce(np.ones(2), timeout=wrong).wait(),
-                        lambda: comm.recv(np.ones(2), 1 - comm.rank, timeout=wrong)):  # fmt: skip
-            with pytest.raises((ValueError, TypeError), match=r"timeout|must be real number"):
-                attempt()
-        comm.barrier(timeout=1e9)
-        comm.barrier(timeout=float("inf"))
+@on_each_rank(2)
+def test_invalid_deadlines(comm: Communicator, wrong: Any) -> None:
+    handle = comm.iallreduce(np.ones(2))
+    for attempt in (lambda: comm.allreduce(np.ones(2), timeout=wrong), lambda: comm.barrier(timeout=wrong),
+                    lambda: comm.iallreduce(np.ones(2), timeout=wrong).wait(), lambda: comm.shrink(wrong),
+                    lambda: comm.recv(np.ones(2), 1 - comm.rank, timeout=wrong),
+                    lambda: handle.wait(float("nan"))):  # fmt: skip
+        with pytest.raises((ValueError, TypeError), match="timeout must be a number"):
+            attempt()
+    handle.wait(20)
+    comm.barrier(timeout=1e9)
+    comm.barrier(timeout=float("inf"))
 
-    local_world(2).run(body)
 
-
-def test_the_deadline_of_a_v_form_holds_for_its_counts_too() -> None:
-    def body(comm: Communicator) -> None:
+@on_each_rank(2)
+def test_the_deadline_of_a_v_form_holds_for_its_counts_too(comm: Communicator) -> None:
+    for call in (
+        lambda on: on.alltoallv(np.ones(2), [1, 1], timeout=0.05, name="mine"),
+        lambda on: on.allgatherv(np.ones(2), timeout=0.05, name="mine"),
+    ):
+        own = comm.dup()
         if comm.rank == 0:
-            for call in (
-                lambda on: on.alltoallv(np.ones(2), [1, 1], timeout=0.05, name="mine"),
-                lambda on: on.allgatherv(np.ones(2), timeout=0.05, name="mine"),
-            ):
-                with pytest.raises(TimeoutError, match=r"within 0\.05 s by rank 1"):
-                    call(comm.dup())
-        else:
-            kept = [comm.dup(), comm.dup()]
-            assert len(kept) == 2
+            with pytest.raises(TimeoutError, match=r"within 0\.05 s by rank 1"):
+                call(own)
         comm.barrier()
-
-    local_world(2).run(body)
 
 
 @pytest.mark.parametrize("how", ["keeps", "drops"])
@@ -184,7 +167,6 @@ def test_a_rank_thread_that_ends_is_lost_in_all_its_communicators(how: str) -> N
 
     def body(comm: Communicator) -> None:
         other = comm.split(0)
-        assert other is not None
         if comm.rank == 0 and how == "keeps":
             kept.append(other)
         if comm.rank == 1:
@@ -199,7 +181,6 @@ def test_a_rank_thread_that_fails_is_lost_to_the_others() -> None:
 
     def body(comm: Communicator) -> None:
         other = comm.split(0)
-        assert other is not None
         if comm.rank == 1:
             raise KeyError("mine")
         for each in comm, other:

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 import pytest
-from calls import call
+from calls import call, place
 from processes import IMPORTABLE, Job, all_say, run
 
 from launch import launch
@@ -225,7 +225,6 @@ def test_nothing_is_left_after_any_signal_to_all_ranks(number: int) -> None:
 def use_windows_forever(comm: Communicator, link: Connection, kind: str) -> None:
     use_only(kind)
     part = comm.split(0)
-    assert part is not None
     windows = [part.empty(100_000) for _ in range(3)]
     link.send("ready")
     while True:
@@ -249,9 +248,7 @@ def fill_shared_memory(comm: Communicator, link: Connection) -> float:
     for _ in range(2):
         with pytest.raises(CommunicatorError, match="/dev/shm has no room"):
             comm.empty(room.f_frsize * room.f_blocks + (1 << 20), np.uint8)
-    x = comm.empty(10_000)
-    x[:] = 1
-    return float(comm.allreduce(x)[0])
+    return float(comm.allreduce(place(comm, np.ones(10_000), "window"))[0])
 
 
 def test_too_small_a_dev_shm() -> None:

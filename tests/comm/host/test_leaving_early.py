@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import call, on_each_rank, sum_that
+from calls import call, on_each_rank, place, sum_that
 from speed import deadline
 
 from pycollective import Communicator, MismatchError, TimeoutError, local_world
@@ -100,33 +100,24 @@ def test_calls_in_which_nobody_waits_are_compared_by_the_next_that_waits(
 
 
 @pytest.mark.parametrize("topology", ["direct", "halving_doubling"])
-def test_no_rank_leaves_while_its_window_is_read(topology: str) -> None:
-    changed = threading.Event()
-
-    def body(comm: Communicator) -> Any:
-        # Rank 0 adds slowly: a rank that left early would change its array meanwhile.
-        op, kept = sum_that(lambda: comm.rank == 0 and changed.wait(0.2))
-        x = comm.empty(750)
-        x.fill(comm.rank + 1)
-        total = comm.reduce(x, 0, op=op, topology=topology)
-        x.fill(-1)
-        if comm.rank == 1:
-            changed.set()
-        del kept
-        return None if total is None else set(total.tolist())
-
-    assert local_world(2).run(body)[0] == {3.0}
+@on_each_rank(2)
+def test_no_rank_leaves_while_its_window_is_read(comm: Communicator, topology: str, event: threading.Event) -> None:
+    # Rank 0 adds slowly: a rank that left early would change its array meanwhile.
+    op, kept = sum_that(lambda: comm.rank == 0 and event.wait(0.2))
+    x = place(comm, np.full(750, comm.rank + 1.0), "window")
+    total = comm.reduce(x, 0, op=op, topology=topology)
+    x.fill(-1)
+    if comm.rank == 1:
+        event.set()
+    assert total is None if comm.rank else (total == 3).all()
+    del kept
 
 
-def test_a_rank_that_leaves_after_its_part_is_not_missed() -> None:
-    left = threading.Event()
-
-    def body(comm: Communicator) -> list[Any]:
-        assert comm.rank == 0 or left.wait(deadline(20))
-        got = [comm.broadcast(np.full(3, number * (comm.rank == 0)), root=0)[0] for number in range(AHEAD)]
-        if comm.rank == 0:
-            comm.free()
-            left.set()
-        return got
-
-    assert local_world(2).run(body) == [[*range(AHEAD)]] * 2
+@on_each_rank(2)
+def test_a_rank_that_leaves_after_its_part_is_not_missed(comm: Communicator, event: threading.Event) -> None:
+    assert comm.rank == 0 or event.wait(deadline(20))
+    for number in range(AHEAD):
+        assert comm.broadcast(np.full(3, number * (comm.rank == 0)), root=0)[0] == number
+    if comm.rank == 0:
+        comm.free()
+        event.set()

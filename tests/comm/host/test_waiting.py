@@ -76,7 +76,6 @@ def derived(comm: Communicator, link: Connection | None) -> list[bool]:
     """Whether ranks count as having a core each: of a communicator and of those made from it, one of a single rank."""
     smaller = comm.shrink()
     alone = smaller.split(smaller.rank)
-    assert alone is not None
     found = [one.backend.own_cores for one in (comm, smaller, smaller.dup(), alone)]  # type: ignore[attr-defined]
     assert ("no rank spins" in alone.explain("allreduce", 8).waiting) != found[-1]
     return found
