@@ -94,14 +94,6 @@ def targets() -> list[tuple[str, Any]]:
     return sorted(found, key=lambda pair: pair[0])
 
 
-def weight_of(target: tuple[str, Any]) -> float:
-    """The more parameters, the more often: each can be wrong separately."""
-    name, function = target
-    if function is None or isinstance(function, property) or "_conduit_" in name:
-        return 0.5
-    return 1.0 + 2.0 * len(parameters(function))
-
-
 def make_call(name: str, function: Any, pick: Arguments, note: Note, world: World) -> None:
     """One call. Its exceptions are ignored."""
     owner, _, word = name.rpartition(".")
@@ -153,10 +145,11 @@ def show(argument: Any) -> str:
 
 def both_ranks(world: World, arguments: list[Any]) -> None:
     """One call on both ranks, with separate arrays."""
+    own = [array.copy() if isinstance(array, np.ndarray) else array for array in arguments[1:3]]
 
     def other() -> None:
         with contextlib.suppress(Exception):
-            world.teams[1].call(arguments[0], *map(own, arguments[1:3]), *arguments[3:])
+            world.teams[1].call(arguments[0], *own, *arguments[3:])
 
     thread = threading.Thread(target=other)
     thread.start()
@@ -164,10 +157,6 @@ def both_ranks(world: World, arguments: list[Any]) -> None:
         keep(world, world.teams[0].call(*arguments))
     finally:
         thread.join()
-
-
-def own(array: Any) -> Any:
-    return array.copy() if isinstance(array, np.ndarray) else array
 
 
 def keep(world: World, made: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from calls import MOVING, PLACES, REDUCING, call, has, moved, place, reduced
-from reference import DTYPES, INTEGERS, OPERATORS, REALS, TOPOLOGIES, Array, numpy_type, takes
+from reference import DTYPES, INTEGERS, OPERATORS, REALS, TOPOLOGIES, Array, _integral, numpy_type, takes
 
 from pycollective import Communicator, Handle
 
@@ -66,15 +66,8 @@ def values(step: Step, n: int, number: int) -> Array:
 
 def whole(step: Step, xs: Array) -> Array:
     """The reduction of xs, exactly."""
-    if step.op in ("land", "lor"):
-        truth: Array = (np.all if step.op == "land" else np.any)(xs != 0, axis=0)
-        return truth.astype(xs.dtype)
-    functions: dict[str, Any] = {
-        "sum": np.add, "avg": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum,
-        "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
-    }  # fmt: skip
     compute = np.float64 if step.dtype == "float64" else np.float32 if step.dtype in REALS else xs.dtype
-    total: Array = functions[step.op].reduce(xs.astype(compute), axis=0, dtype=compute)
+    total = _integral("sum" if step.op == "avg" else step.op, xs.astype(compute))
     if step.op == "avg":
         total = total / compute(len(xs)) if step.dtype in REALS else np.trunc(total / len(xs))
     return total.astype(xs.dtype)
@@ -143,6 +136,5 @@ def play_alone(comm: Communicator, step: Step, number: int) -> None:
             sent.wait(20)
     else:
         half = comm.split(me % 2, -me)
-        assert half is not None
         assert half.allreduce(np.full(count, 1))[:1].tolist() == [half.size][:count], (number, step)
         half.free()

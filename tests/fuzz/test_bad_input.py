@@ -44,8 +44,6 @@ def test_random_calls_return_or_raise_a_clear_error(tmp_path: Path) -> None:
     assert not found, f"{len(found)} of {TOTAL} calls:\n" + "\n".join(found)
 
 
-# -- error messages ----------------------------------------------------------------------------------------------------
-
 X = np.ones(4)
 Refusal = tuple[Callable[[], Any], type[Exception], str]
 """A call, and its error."""
@@ -55,7 +53,7 @@ WRONG: list[Refusal] = [
     (lambda: local_world(1 << 40), ValueError, "size must be an integer from 1 to"),
     (lambda: local_world(1).run(None), TypeError, "function must be a function of .*, not None"),
     (lambda: pycollective.op(3), TypeError, r"function must be .* two elements, not 3 \(int\)"),
-    (lambda: pycollective.op(max_of, 3), TypeError, "name must be a string, not 3"),
+    (lambda: pycollective.op(lambda a, b: a, 3), TypeError, "name must be a string, not 3"),
     (lambda: schedule.get(3), pycollective.TopologyError, "int is not a topology"),
     (lambda: schedule.get("wheel(hub=1.5)"), pycollective.TopologyError, "hub must be an integer"),
     (lambda: schedule.get("wheel(" + "(" * 9999), pycollective.TopologyError, "write name.parameter="),
@@ -71,6 +69,7 @@ WRONG: list[Refusal] = [
     (lambda: schedule.simulate("ring", "allreduce", 2, 1 << 62), ValueError, "nbytes .* too many"),
     (lambda: schedule.load(3), TypeError, "where must be a string, not 3"),
     (lambda: optim.partition("3"), TypeError, r"n must be an integer from 0 to \d+, not '3'"),
+    (lambda: optim.partition(-1), ValueError, r"n must be an integer from 0 to \d+, not -1"),
     (lambda: optim.partition(3, seed=1, epoch=-1), ValueError, "epoch must be an integer of at least 0"),
     (lambda: optim.partition(3, 5), TypeError, "comm must be a Communicator or None, not 5"),
     (lambda: optim.DistributedSGD([X], "fast"), TypeError, "lr must be a number, at least 0, not 'fast'"),
@@ -81,10 +80,6 @@ WRONG: list[Refusal] = [
     (lambda: schedules.GrowingBatch(1, [2], limit="x"), TypeError, "limit must be an integer"),
     (lambda: optim.save_checkpoint("\0", None), TypeError, "optimizer must be a DistributedSGD"),
 ]  # fmt: skip
-
-
-def max_of(a: Any, b: Any) -> Any:
-    return a if a > b else b
 
 
 def check_refusals(refusals: Iterable[Refusal]) -> None:
@@ -163,9 +158,6 @@ def test_errors_of_hvd_state_what_is_wrong() -> None:
         pycollective.shutdown()
 
 
-# -- from other threads, and after free() ------------------------------------------------------------------------------
-
-
 def test_threads_take_turns_on_one_communicator() -> None:
     """Calls of several threads of a rank may run at once if their order does not matter: in a world of one."""
     comm = pycollective.init()
@@ -217,9 +209,6 @@ def test_a_freed_communicator_refuses_every_call(comm: Any) -> None:
     ):  # fmt: skip
         with pytest.raises(CommunicatorError, match=re.compile("freed|closed|free", re.IGNORECASE)):
             attempt()
-
-
-# -- arrays of libraries that return wrong values ----------------------------------------------------------------------
 
 
 def test_foreign_arrays_with_wrong_descriptions_are_refused() -> None:

@@ -25,8 +25,6 @@ from pycollective.engine import Engine, Item, Settings, engine
 
 pytestmark = pytest.mark.fuzz
 
-# -- threads that submit, with few slots -------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("seed", seeds(6))
 def test_threads_that_submit_with_few_slots(seed: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,9 +63,6 @@ def submit_and_check(made: Engine, seed: str, thread: int, flying: int) -> None:
 def check(work: Any, expected: float, count: int) -> None:
     got = work.wait(SECONDS)
     assert got.tolist() == [expected] * count, (work.name, got, expected)
-
-
-# -- finalizers that call us -------------------------------------------------------------------------------------------
 
 
 class Memory(bytearray):
@@ -147,8 +142,6 @@ def release(comm: Communicator, made: Engine, place: str, x: Any, turn: int) -> 
         cycle: list[Any] = [x]
         cycle.append(cycle)
 
-
-# -- first calls -------------------------------------------------------------------------------------------------------
 
 FIRST = [
     "import numpy.random",

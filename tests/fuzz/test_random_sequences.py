@@ -31,18 +31,12 @@ SCRIPT = """
     play(pycollective.init(), random_steps(int(sys.argv[1]), int(sys.argv[2])))
     print("done")
 """
-LITTLE = {"PYCOLLECTIVE_TILE": "4096"}
-"""Many small tiles, and slots that are reused immediately."""
+CASES = [*((n, 10 + n, "") for n in (1, 2, 3, 4, 5)), (3, 21, "65536"), (3, 21, "200000")]
 
 
-@pytest.mark.parametrize(
-    ("n", "seed", "variables"),
-    [
-        *((n, 10 + n, {}) for n in (1, 2, 3, 4, 5)),
-        (3, 21, {"PYCOLLECTIVE_SCRATCH": "65536", **LITTLE}),
-        (3, 21, {"PYCOLLECTIVE_SCRATCH": "200000", **LITTLE}),
-    ],
-)
-def test_processes(n: int, seed: int, variables: dict[str, str]) -> None:
+@pytest.mark.parametrize(("n", "seed", "scratch"), CASES)
+def test_processes(n: int, seed: int, scratch: str) -> None:
+    """Also with many small tiles, and slots that are reused immediately."""
+    variables = {"PYCOLLECTIVE_TILE": "4096", "PYCOLLECTIVE_SCRATCH": scratch} if scratch else {}
     done = launch(n, SCRIPT, seed, 200, env=IMPORTABLE | {"PYCOLLECTIVE_TIMEOUT": "20"} | variables)
     assert list(done.check()) == ["done\n"] * n

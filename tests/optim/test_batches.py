@@ -21,9 +21,6 @@ def first_batches(count, *args, **options):
     return list(itertools.islice(growing_batches(*args, **options), count))
 
 
-# -- rows of the whole data set ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("n", [0, 1, 7, 100])
 @pytest.mark.parametrize("size", [1, 3, 8])
 def test_all_ranks_draw_equally_many_rows_none_of_them_twice(n, size):
@@ -54,9 +51,6 @@ def test_the_number_of_rows_can_be_given():
     assert sorted(rows.tolist()) == list(range(50)) and rows.tolist() != list(range(50))
     with pytest.raises(ValueError, match="count must be an integer from 0 to 50, not 51"):
         sample_rows(50, rank(3), seed=0, count=51)
-
-
-# -- batches -----------------------------------------------------------------------------------------------------------
 
 
 def shuffled(comm, n=100):
@@ -102,9 +96,6 @@ def test_epochs_without_rows_are_refused():
         growing_batches(shuffled(rank(0)), 8, rank(0))
     with pytest.raises(TypeError, match="rows must be a function of the epoch"):
         growing_batches([1, 2], GrowingBatch(8, []), rank(0))
-
-
-# -- noise -------------------------------------------------------------------------------------------------------------
 
 
 def test_factors_depend_on_rank_step_and_part_alone():

@@ -121,9 +121,8 @@ def change(name, change_name=str, change_array=np.array):
 
 
 def of_another_model(params):
-    return lambda path: pc.local_world(1).run(
-        lambda comm: save_checkpoint(path, DistributedSGD(params, 0.1, comm=comm))
-    )
+    one = pc.local_world(1)
+    return lambda path: one.run(lambda comm: save_checkpoint(path, DistributedSGD(params, 0.1, comm=comm)))
 
 
 @pytest.mark.parametrize(

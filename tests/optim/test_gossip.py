@@ -7,23 +7,18 @@ import math
 import numpy as np
 import pytest
 from calls import on_each_rank
+from optim.test_sgd import arrays
 
 import pycollective as pc
 from pycollective import graphs
 from pycollective.optim import GossipSGD, consensus_distance, load_checkpoint, save_checkpoint
 
-SHAPES = {"w": (5, 3), "b": (3,), "scalar": (), "none": (0, 4)}
 SETTINGS = {
     "plain": {},
     "momentum": {"momentum": 0.9, "weight_decay": 0.01},
     "nesterov": {"momentum": 0.8, "nesterov": True},
     "averaged": {"average_every": 2},
 }
-
-
-def arrays(*seed, dtype=np.float64):
-    rng = np.random.default_rng(seed)
-    return {name: np.asarray(rng.normal(size=shape), dtype) for name, shape in SHAPES.items()}
 
 
 def flat(params):
@@ -98,16 +93,12 @@ def outside(rank, size, step):
     return {rank: 0.5, size: 0.5}
 
 
-def invalid(rank, size, step):
-    return {rank: float("nan")}
-
-
 @pytest.mark.parametrize(
     "graph, error, reason",
     [
         (lopsided, ValueError, r"column 0 of the graph sums to 1\.5 in step 0"),
         (outside, ValueError, "graph outside: rank 0 of 3: source 3 is not a rank"),
-        (invalid, ValueError, "the weight of rank 0 is nan"),
+        (lambda rank, size, step: {rank: math.nan}, ValueError, "the weight of rank 0 is nan"),
         ({0: 1.0}, TypeError, "graph must be a function"),
         (lambda rank, size, step: None, TypeError, "{source: weight} is needed, not None"),
     ],

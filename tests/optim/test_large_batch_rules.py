@@ -37,9 +37,6 @@ def size(x):
     return math.sqrt(math.fsum(float(e) ** 2 for e in np.ravel(x)))
 
 
-# -- the papers, on lists of floats ------------------------------------------------------------------------
-
-
 def lars_paper(w, grads, rate, momentum=0.9, weight_decay=0.0, trust_coefficient=0.001):
     """Algorithm 1, with the local rate of equation 6; a vector w of one layer."""
     v = np.zeros_like(w)
@@ -169,9 +166,6 @@ def test_other_libraries_give_the_bits_of_numpy(comm, name):
         np.testing.assert_array_equal(theirs[key], ours[key], strict=True)
 
 
-# -- corners -----------------------------------------------------------------------------------------------
-
-
 def once(rule, p, g, **options):
     p = np.asarray(p, float)
     rules.apply(rule, p, np.asarray(g, float), {}, rules.complete(rule, options))
@@ -245,9 +239,6 @@ def test_numbers_of_numpy_do_not_widen():
     p = np.ones(3, np.float32)
     rules.apply(lars, p, p, state := {}, rules.complete(lars, {"lr": np.float64(0.1), "momentum": np.float64(0.5)}))
     assert state["velocity"].dtype == np.float32
-
-
-# -- state -------------------------------------------------------------------------------------------------
 
 
 @EACH

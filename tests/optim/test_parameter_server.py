@@ -9,10 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 from calls import on_each_rank
-from processes import Job
+from processes import Job, all_say
 
 import pycollective as pc
 from pycollective.optim import ParameterServer
+
+
+def take_steps(server, count):
+    for _ in range(count):
+        server.pull()
+        server.push([np.ones(3)])
 
 
 @on_each_rank(4)
@@ -70,9 +76,7 @@ def test_a_worker_waits_when_it_is_too_far_ahead_of_the_slowest():
     def body(comm):
         server = ParameterServer([np.zeros(3)], 1.0, staleness=2, comm=comm, timeout=60)
         if comm.rank == 0:  # fast: may be 2 steps ahead, so that its pull for step 3 waits
-            for _ in range(3):
-                server.pull()
-                server.push([np.ones(3)])
+            take_steps(server, 3)
             blocked.set()
             server.pull()
             released.set()
@@ -95,9 +99,7 @@ def test_without_a_bound_nobody_waits():
     def body(comm):
         server = ParameterServer([np.zeros(3)], 1.0, comm=comm)
         if comm.rank == 1:
-            for _ in range(20):
-                server.pull()
-                server.push([np.ones(3)])
+            take_steps(server, 20)
             done.set()
         server.pull()
         assert done.wait(60)
@@ -115,9 +117,7 @@ def test_a_rank_that_only_serves_holds_nobody_back(comm):
     params = [np.zeros(3)]
     server = ParameterServer(params, 1.0, staleness=0, comm=comm, timeout=20)
     if comm.rank:
-        for _ in range(5):
-            server.pull()
-            server.push([np.ones(3)])
+        take_steps(server, 5)
     server.finish()
     assert params[0][0] == -10
 
@@ -131,9 +131,7 @@ def test_a_late_worker_is_named_on_the_others():
             assert over.wait(60)
             return
         with pytest.raises(pc.TimeoutError, match="rank 2"):
-            for _ in range(3):
-                server.pull()
-                server.push([np.ones(3)])
+            take_steps(server, 3)
         if comm.rank == 0:
             over.set()
 
@@ -152,8 +150,7 @@ def train(comm: pc.Communicator, link: Connection) -> None:
 @pytest.mark.parametrize("victim", [0, 2])
 def test_the_loss_of_a_worker_or_of_the_server_ends_all(victim: int) -> None:
     with Job(4, train) as job:
-        for rank in range(4):
-            assert job.hear(rank) == "busy"
+        all_say(job, "busy")
         job.kill(victim)
         outcomes: Any = job.outcomes()
     for rank, outcome in outcomes.items():

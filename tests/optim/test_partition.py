@@ -59,8 +59,3 @@ def test_batches_of_all_ranks_are_the_batches_of_one():
     for i in range(96 // 24):
         batches = np.concatenate([part[6 * i : 6 * i + 6] for part in together])
         assert sorted(batches) == sorted(alone[24 * i : 24 * i + 24])
-
-
-def test_negative_numbers_are_refused():
-    with pytest.raises(ValueError, match="n must be an integer from 0 to"):
-        shares(-1, 2)

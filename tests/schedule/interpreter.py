@@ -36,10 +36,6 @@ def hashed(left: int, right: int) -> int:
     return hash((left, right))
 
 
-def unchanged(value: int) -> int:
-    return value
-
-
 def inputs_for(schedule: Schedule | Program, tiles: int, call: int = 0) -> Inputs:
     """A different number for everything that a rank holds initially."""
     chunks = schedule.chunks if isinstance(schedule, Schedule) else schedule.chunk_count
@@ -69,14 +65,6 @@ def run_program(program: Program, inputs: Inputs, tiles: int, combine: Combine =
 
 
 @dataclass
-class Call:
-    """One call: its inputs, and the outputs that each rank saw on leaving."""
-
-    inputs: Inputs
-    outputs: Inputs
-
-
-@dataclass
 class Message:
     """One that has been sent: from where, and its content once the link has taken it."""
 
@@ -88,27 +76,22 @@ class Message:
     taken: int | None = None
 
 
+@dataclass
 class Interpreter:
     """Runs calls of one schedule back to back under a random interleaving of single memory accesses."""
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        tiles: int,
-        seed: int,
-        *,
-        combine: Combine = hashed,
-        prescale: Scale = unchanged,
-        postscale: Scale = unchanged,
-        same_array: bool = False,
-    ) -> None:
-        self.schedule = schedule
-        self.tiles = tiles
-        self.random = Random(seed)
-        self.combine = combine
-        self.prescale = prescale
-        self.postscale = postscale
-        self.same_array = same_array or schedule.placement is Placement.INPLACE
+    schedule: Schedule
+    tiles: int
+    seed: int
+    combine: Combine = hashed
+    prescale: Scale = int  # unchanged
+    postscale: Scale = int
+    same_array: bool = False
+
+    def __post_init__(self) -> None:
+        schedule = self.schedule
+        self.random = Random(self.seed)
+        self.same_array |= schedule.placement is Placement.INPLACE
         self.collective = COLLECTIVES[schedule.collective]
         self.buffers: dict[tuple[int, int, int, int], int] = {}  # (rank, place, chunk, tile)
         self.scratch: dict[tuple[int, int, int], int] = {}  # (rank, slot, cell)
@@ -116,14 +99,14 @@ class Interpreter:
         self.slots_used = [0] * schedule.size
         self.last_use: dict[tuple[int, int], int] = {}  # (rank, slot): base of the tile that used it last
         self.slots = max(2, schedule.depth)
-        self.iterations = tiles + schedule.depth - 1
+        self.iterations = self.tiles + schedule.depth - 1
         self.links: dict[tuple[int, int], deque[Message]] = {}
         self.posted: dict[tuple[int, int, int], tuple[int, int]] = {}  # by message and receiver: (place, slot)
         self.delivered: set[tuple[int, int, int]] = set()  # messages and receivers
 
     def run(self, calls: list[Inputs]) -> list[Inputs]:
-        """The outputs of each call, by (rank, chunk, tile)."""
-        self.calls = [Call(inputs, {}) for inputs in calls]
+        """The outputs that each rank saw on leaving, of each call, by (rank, chunk, tile)."""
+        self.inputs, self.outputs = calls, [{} for _ in calls]
         waiting = {rank: self.play(rank) for rank in range(self.schedule.size)}
         conditions: dict[int, Condition] = dict.fromkeys(waiting)
         weights = [self.random.choice((1, 1, 8, 100)) for _ in range(self.schedule.size)]  # some ranks are slow
@@ -133,9 +116,8 @@ class Interpreter:
             links = [pair for pair in self.links if self.moves(pair)]
             if not able and not links:
                 raise Stuck(str(conditions))
-            chosen = self.random.choices([*able, *links], [*(weights[rank] for rank in able), *(wire for _ in links)])[
-                0
-            ]
+            speeds = [*(weights[rank] for rank in able), *(wire for _ in links)]
+            (chosen,) = self.random.choices([*able, *links], speeds)
             if isinstance(chosen, tuple):
                 self.move(chosen)
                 continue
@@ -143,7 +125,7 @@ class Interpreter:
                 conditions[chosen] = next(waiting[chosen])
             except StopIteration:
                 del waiting[chosen]
-        return [call.outputs for call in self.calls]
+        return self.outputs
 
     def is_met(self, condition: Condition) -> bool:
         if condition is None or callable(condition):
@@ -153,7 +135,7 @@ class Interpreter:
     def play(self, rank: int) -> Iterator[Condition]:
         """One rank, access by access. Yields the condition that it waits for, or None."""
         mine, stride = self.schedule.ranks[rank], self.schedule.stride
-        for number in range(len(self.calls)):
+        for number in range(len(self.inputs)):
             base = number * (self.iterations * stride + 1)
             self.enter(rank, number)
             self.progress[rank] = base
@@ -275,7 +257,7 @@ class Interpreter:
 
     def enter(self, rank: int, call: int) -> None:
         """The caller prepares its buffers."""
-        for (owner, chunk, tile), value in self.calls[call].inputs.items():
+        for (owner, chunk, tile), value in self.inputs[call].items():
             if owner == rank:
                 self.buffers[self.address(rank, IN, chunk, tile)] = value
 
@@ -285,7 +267,6 @@ class Interpreter:
         for chunk in range(self.schedule.chunks):
             for tile in range(self.tiles):
                 if ends(rank, chunk, self.schedule.size, root):
-                    result = self.buffers.get(self.address(rank, OUT, chunk, tile), GARBAGE)
-                    self.calls[call].outputs[rank, chunk, tile] = result
+                    self.outputs[call][rank, chunk, tile] = self.read(rank, OUT, chunk, tile, 0)
                 for place in (IN, OUT):
                     self.buffers[self.address(rank, place, chunk, tile)] = GARBAGE * 2

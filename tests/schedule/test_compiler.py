@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import gc
 from array import array
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pycollective.errors import TopologyError
-from pycollective.schedule import (
-    IN,
-    OUT,
-    Placement,
-    Program,
-    Schedule,
-    Source,
-    Target,
-    Wait,
-    compile,
-    compile_program,
-    topology,
-    verify,
-)
-from pycollective.schedule.compiler.schedule import TABLE_VERSION
+from pycollective.schedule import Program, compile, compile_program, topology, verify
+from pycollective.schedule.compiler.schedule import TABLE_VERSION, Placement, Schedule
+from pycollective.schedule.compiler.steps import IN, OUT, Source, Target, Wait
 from pycollective.schedule.compiler.waits import UNKNOWN, VectorClocks
 from pycollective.schedule.mixing import evaluate
 
@@ -210,17 +197,13 @@ def parse(table: list[int]) -> tuple[list[int], list[Wait], list[Wait], list[tup
     return header, exits, readers, steps
 
 
-def leftward(rank: int, size: int, step: int) -> dict[int, float]:
-    return {rank: 0.25, (rank - 1) % size: 0.75}
-
-
 @pytest.mark.parametrize("kind", ["wheel", "mix", "hosts"])
 @pytest.mark.parametrize("placement", Placement)
 def test_the_table_matches_the_schedule(placement: Placement, kind: str) -> None:
     if kind == "hosts":
         schedule = compile("wheel", "allreduce", 5, hosts=(0, 0, 1, 1, 2))
     elif kind == "mix":
-        schedule = evaluate(leftward, 5, 0).schedule(placement)
+        schedule = evaluate(lambda rank, size, step: {rank: 0.25, (rank - 1) % size: 0.75}, 5, 0).schedule(placement)
     else:
         schedule = compile(kind, "allreduce", 5, placement=placement)
     for rank, mine in enumerate(schedule.ranks):
@@ -257,33 +240,27 @@ def test_stride_and_cells_are_the_most_of_any_rank() -> None:
     assert compile("ring", "broadcast", 1, placement=Placement.INPLACE).stride == 1
 
 
-def test_schedules_are_cached() -> None:
+def test_schedules_are_cached_by_all_parameters() -> None:
     assert compile("ring", "allreduce", 3) is compile("ring", "allreduce", 3, root=None)
     assert compile("ring", "allreduce", 3) is not compile("ring", "allreduce", 3, placement=Placement.WINDOW)
     assert compile("ring", "allreduce", 3) is compile("ring", "allreduce", 3, small=True)  # it has no small variant
     assert compile("tree", "allreduce", 3) is not compile("tree", "allreduce", 3, small=True)
+    assert compile("star", "allreduce", 4) is compile("star(hub=0)", "allreduce", 4)
+    assert compile("star(hub=1)", "allreduce", 4).topology == "star(hub=1)"
 
 
-@st.composite
-def two_clocks(draw: Any) -> tuple[int, list[int], list[int]]:
-    most, size = draw(st.integers(0, 300)), draw(st.integers(1, 9))
-    numbers = st.lists(st.integers(UNKNOWN, most), min_size=size, max_size=size)
-    return most, draw(numbers), draw(numbers)
-
-
-@given(two_clocks())
-def test_joined_clocks_know_the_larger_number_of_each_rank(drawn: tuple[int, list[int], list[int]]) -> None:
-    most, first, second = drawn
-    clocks = VectorClocks(len(first), most)
-    packed = []
-    for numbers in (first, second):
+@given(st.integers(0, 300), st.integers(1, 9), st.data())
+def test_joined_clocks_know_the_larger_number_of_each_rank(most: int, size: int, data: st.DataObject) -> None:
+    clocks, packed = VectorClocks(size, most), []
+    both = [data.draw(st.lists(st.integers(UNKNOWN, most), min_size=size, max_size=size)) for _ in range(2)]
+    for numbers in both:
         clock = 0
         for rank, count in enumerate(numbers):
             if count != UNKNOWN:
                 clock = clocks.join(clock, clocks.when(rank, count))
         packed.append(clock)
     joined = clocks.join(*packed)
-    for rank, counts in enumerate(zip(first, second, strict=True)):
+    for rank, counts in enumerate(zip(*both, strict=True)):
         for count in range(most + 1):
             assert clocks.knows(joined, rank, count) == (count <= max(counts))
 

@@ -13,9 +13,10 @@ from pycollective.schedule.drawing.compiled import compiled
 from pycollective.schedule.drawing.diagram import Arrow, arrows, draw, figure, step_times
 from pycollective.schedule.drawing.style import chunk_colour
 
+pytest.importorskip("matplotlib")
+
 
 def test_files_of_all_kinds(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     ring = compile("ring", "allreduce", 4)
     for suffix in ("png", "svg", "pdf"):
         draw(ring, tmp_path / f"ring.{suffix}")
@@ -26,7 +27,6 @@ def test_files_of_all_kinds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("topology", names())
 def test_every_topology_has_a_picture(topology: str) -> None:
-    pytest.importorskip("matplotlib")
     for size, placement in ((1, Placement.WINDOW), (2, Placement.STAGED), (8, Placement.INPLACE)):
         schedule = compile(topology, "allreduce", size, placement=placement)
         (axes,) = figure(schedule).axes
@@ -62,7 +62,6 @@ def test_arrows_lead_from_where_data_was_made() -> None:
 
 @pytest.mark.parametrize("topology", names())
 def test_a_message_is_one_arrow_between_lanes_that_name_their_hosts(topology: str) -> None:
-    pytest.importorskip("matplotlib")
     schedule = compile(topology, "allreduce", 6, hosts=(0, 0, 1, 1, 1, 2))
     between = [arrow for arrow in arrows(schedule, step_times(schedule)) if arrow.push]
     sends = [(rank, s) for rank, mine in enumerate(schedule.ranks) for s in mine.steps if s.kind == "send"]
@@ -92,7 +91,6 @@ def test_every_chunk_has_its_own_color(chunks: int) -> None:
 
 @pytest.mark.parametrize(("topology", "collective", "ranks"), [("ring", "allreduce", 16), ("direct", "alltoall", 8)])
 def test_every_step_shows_its_chunk(topology: str, collective: str, ranks: int) -> None:
-    pytest.importorskip("matplotlib")
     schedule = compile(topology, collective, ranks, placement=Placement.WINDOW)
     picture = figure(schedule)
     (axes,) = picture.axes
@@ -103,7 +101,6 @@ def test_every_step_shows_its_chunk(topology: str, collective: str, ranks: int) 
 
 
 def test_a_topology_that_looks_at_hosts_is_drawn_on_two() -> None:
-    pytest.importorskip("matplotlib")
     assert compiled("hierarchical", "allreduce", 8).hosts == (0, 0, 0, 0, 1, 1, 1, 1)
     assert compiled("ring", "allreduce", 8).hosts == compiled("hierarchical", "allreduce", 8, hosts=1).hosts == ()
     picture = graph.figure(compiled("hierarchical", "allreduce", 8))
@@ -112,9 +109,8 @@ def test_a_topology_that_looks_at_hosts_is_drawn_on_two() -> None:
 
 
 def test_a_sparse_graph_is_laid_out_by_networkx() -> None:
-    for needed in ("matplotlib", "networkx"):
+    for needed in ("networkx", "scipy"):
         pytest.importorskip(needed)
-    pytest.importorskip("scipy")
     picture = graph.figure(compile("star", "reduce", 6, placement=Placement.WINDOW, small=True))
     (axes,) = picture.axes
     places = {text.get_text(): text.get_position() for text in axes.texts if text.get_text()}
@@ -123,7 +119,6 @@ def test_a_sparse_graph_is_laid_out_by_networkx() -> None:
 
 
 def test_the_graph_shows_which_ranks_communicate(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     ring = compile("ring", "allreduce", 4, placement=Placement.WINDOW)
     assert graph.traffic(ring) == {(rank, (rank + 1) % 4): 6 for rank in range(4)}  # 2(n-1) chunks each
     star = compile("star", "allreduce", 4, placement=Placement.WINDOW)

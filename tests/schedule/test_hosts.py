@@ -10,29 +10,12 @@ import pytest
 
 from pycollective.comm.planner import SHORT_BETWEEN_HOSTS
 from pycollective.errors import TopologyError, VerificationError
-from pycollective.schedule import (
-    COLLECTIVES,
-    IN,
-    OUT,
-    Placement,
-    Program,
-    Schedule,
-    Source,
-    Step,
-    Target,
-    Wait,
-    compile,
-    compile_program,
-    get,
-    info,
-    names,
-    trace,
-    traffic,
-    verify,
-    verify_topology,
-)
+from pycollective.schedule import COLLECTIVES, Program, compile, compile_program, trace, verify, verify_topology
 from pycollective.schedule.compiler import messages
+from pycollective.schedule.compiler.schedule import Placement, Schedule, traffic
+from pycollective.schedule.compiler.steps import IN, OUT, Source, Step, Target, Wait
 from pycollective.schedule.compiler.values import build_values
+from pycollective.schedule.language.registry import get, info, names
 from pycollective.schedule.mixing import evaluate
 from pycollective.schedule.verifier.verifier import layouts
 
@@ -40,20 +23,9 @@ from .interpreter import Interpreter, Stuck, inputs_for
 from .test_topologies import schedules
 from .test_verifier import with_rank, with_step, without_one_wait
 
-HOSTS = [
-    (0, 1),
-    (0, 0, 1),
-    (0, 1, 2),
-    (0, 1, 0, 1),
-    (0, 0, 0, 1, 1),
-    (0, 1, 2, 3),
-    (0, 1, 1, 2, 2, 2),
-    (0, 1, 2, 0, 1, 2),
-    (0, 0, 1, 1, 2, 2, 3, 3),
-]
+HOSTS = [(0, 1), (0, 0, 1), (0, 1, 2), (0, 1, 0, 1), (0, 0, 0, 1, 1), (0, 1, 2, 3), (0, 1, 1, 2, 2, 2)]
+HOSTS += [(0, 1, 2, 0, 1, 2), (0, 0, 1, 1, 2, 2, 3, 3)]
 """Equal and unequal hosts, one rank a host, ranks in blocks and interleaved."""
-
-
 ACROSS = (0, 0, 1, 1)
 
 
@@ -156,19 +128,13 @@ def test_the_layouts_that_are_verified() -> None:
         verify_topology("tree", [5], hosts=[0])
 
 
-# What the topologies promise
-
-
 def in_and_out(schedule: Schedule) -> list[tuple[float, float]]:
     """For each host, what it receives and sends, in units of the message."""
-    crossing = traffic(schedule)
-    return [
-        (
-            float(sum(amount for (_, to), amount in crossing.items() if to == host)),
-            float(sum(amount for (of, _), amount in crossing.items() if of == host)),
-        )
-        for host in range(max(schedule.hosts) + 1)
-    ]
+    found = [(0.0, 0.0)] * (max(schedule.hosts) + 1)
+    for (of, to), amount in traffic(schedule).items():
+        found[of] = (found[of][0], found[of][1] + amount)
+        found[to] = (found[to][0] + amount, found[to][1])
+    return found
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
@@ -268,9 +234,6 @@ def test_hierarchical_lacks_what_one_of_its_topologies_lacks() -> None:
         compile("hierarchical(outer='tree')", "allgather", 4, hosts=ACROSS)
     with pytest.raises(TopologyError, match="hierarchical has no alltoall"):
         compile("hierarchical", "alltoall", 4, hosts=ACROSS)
-
-
-# What the verifier refuses
 
 
 def of_kind(schedule: Schedule, rank: int, kind: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 
 import pytest
@@ -17,7 +16,7 @@ from pycollective.schedule.compiler.steps import describe_step
 from pycollective.schedule.verifier.interleaving import check_interleavings
 from pycollective.schedule.verifier.structure import check_structure
 
-from .interpreter import Interpreter, Stuck, inputs_for, run_program
+from .interpreter import Interpreter, inputs_for, run_program
 from .random_programs import programs
 from .test_verifier import with_step
 
@@ -133,13 +132,3 @@ def test_the_interpreter_sees_a_missing_wait() -> None:
     weakened = with_step(schedule, 2, 0, waits=())
     assert any(disagreements(p, weakened, seed) for seed in range(20))
     assert not any(disagreements(p, schedule, seed) for seed in range(20))
-
-
-def test_the_interpreter_gets_stuck_where_a_schedule_does() -> None:
-    p = Program("allreduce", 2)
-    for c in p.chunks(1):
-        p[p.ranks, c] = p.sum(p[q, c] for q in p.ranks)
-    schedule = compile_program(p, Placement.STAGED)
-    turned = tuple(dataclasses.replace(mine, steps=mine.steps[::-1]) for mine in schedule.ranks)
-    with pytest.raises(Stuck):
-        disagreements(p, dataclasses.replace(schedule, ranks=turned), 0)

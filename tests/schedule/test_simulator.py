@@ -14,22 +14,12 @@ from hypothesis import strategies as st
 from seeds import examples
 
 from pycollective.errors import ProgramError, TopologyError
-from pycollective.schedule import (
-    COLLECTIVES,
-    Network,
-    Placement,
-    Program,
-    compile,
-    compile_program,
-    describe,
-    simulate,
-    topology,
-    traffic,
-)
+from pycollective.schedule import COLLECTIVES, Placement, Program, compile, compile_program, describe, topology, traffic
 from pycollective.schedule.simulator.executions import Executions
 from pycollective.schedule.simulator.fitting import Measurement, fit
 from pycollective.schedule.simulator.messages import FIRST, LAST, messages_of
-from pycollective.schedule.simulator.simulator import chunk_sizes
+from pycollective.schedule.simulator.network import Network
+from pycollective.schedule.simulator.simulator import chunk_sizes, simulate
 
 from .random_programs import programs
 

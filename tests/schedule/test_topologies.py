@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Iterator
 
 import pytest
@@ -12,14 +13,8 @@ from pycollective.topologies import tree
 
 from .interpreter import Interpreter, inputs_for
 
-PARAMETRISED = [
-    "hierarchical(inner='star')",
-    "wheel(hub=1)",
-    "wheel(hub=4)",
-    "star(hub=2)",
-    "tree(segments=1)",
-    "tree(segments=3)",
-]
+PARAMETRISED = ["hierarchical(inner='star')", "wheel(hub=1)", "wheel(hub=4)", "star(hub=2)"]
+PARAMETRISED += ["tree(segments=1)", "tree(segments=3)"]
 TILES = 3
 
 
@@ -75,24 +70,13 @@ def test_sums_come_out_scaled_once(topology: str, hosts: tuple[int, ...]) -> Non
         row = COLLECTIVES[schedule.collective]
         calls = [inputs_for(schedule, TILES, call) for call in range(2)]
         for same_array in (False, True) if schedule.placement is Placement.STAGED else (False,):
-            run = Interpreter(
-                schedule,
-                TILES,
-                seed=7,
-                combine=lambda a, b: a + b,
-                prescale=lambda x: 3 * x,
-                postscale=lambda x: 7 * x,
-                same_array=same_array,
-            )
+            run = Interpreter(schedule, TILES, 7, operator.add, (3).__mul__, (7).__mul__, same_array)
             for inputs, outputs in zip(calls, run.run(calls), strict=True):
                 assert outputs or schedule.size == 1  # an exscan of one rank has none
                 for (rank, chunk, tile), value in outputs.items():
                     sources = (r for r in range(schedule.size) if row.contributes(r, rank))
                     total = sum(inputs.get((source, chunk, tile), 0) for source in sources)
                     assert value == (21 if row.reduces else 1) * total, (schedule.title, rank, chunk, tile)
-
-
-# What the documentation of each topology promises
 
 
 def volume(schedule: Schedule, rank: int) -> float:
