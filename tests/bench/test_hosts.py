@@ -46,10 +46,8 @@ def test_a_ratio_pairs_the_rounds() -> None:
 def test_every_topology_but_star_has_a_goal() -> None:
     layout, peer = Layout(2, 4), _row(Layout(2, 4), 1 << 20, "openmpi", [10.0])
     rows = [peer, *(_row(layout, 1 << 20, OURS, [20.0], topology=name) for name in ("ring", "star"))]
-    assert [(line.row, line.met) for line in hosts.lines_of(rows)] == [
-        ("2x4, 1 MiB, ring", False),
-        ("2x4, 1 MiB, star", None),
-    ]
+    found = {line.row: line.met for line in hosts.lines_of(rows)}
+    assert found == {"2x4, 1 MiB, ring": False, "2x4, 1 MiB, star": None}
 
 
 def test_the_wire_carries_what_must_cross() -> None:

@@ -87,9 +87,7 @@ def test_json_is_valid_by_its_schema() -> None:
 
 def test_it_contains_no_paths() -> None:
     text = to_json(result())
-    assert "my/file" not in text
-    assert str(Path.home()) not in text
-    assert str(Path.cwd()) not in text
+    assert not [path for path in ("my/file", str(Path.home()), str(Path.cwd())) if path in text]
 
 
 @pytest.mark.parametrize(
@@ -113,9 +111,7 @@ def test_json_that_departs_from_the_schema_is_refused(change, named: str) -> Non
 
 def test_csv() -> None:
     read = list(csv.DictReader(io.StringIO(to_csv(rows()))))
-    assert len(read) == 4
-    assert read[1]["topology"] == "star2"
-    assert "rounds_us" not in read[0]
+    assert (len(read), read[1]["topology"], "rounds_us" in read[0]) == (4, "star2", False)
 
 
 def test_plan_round_trip() -> None:
@@ -129,14 +125,9 @@ def test_sweep_compares_all_candidates() -> None:
     options = Options(sizes="4,64", paths=("windows", "plain"), ops=("sum", "max"))
     groups = sweep_groups(options, 4, ["mpi", "gloo"], {"allreduce": ["ring", "tree"]})
     assert len(groups) == 4  # sizes x operators
-    assert [(one.library, one.topology, one.path) for one in groups[0]] == [
-        ("mpi", "", "plain"),
-        ("gloo", "", "plain"),
-        ("pycollective", "ring", "windows"),
-        ("pycollective", "tree", "windows"),
-        ("pycollective", "ring", "plain"),
-        ("pycollective", "tree", "plain"),
-    ]
+    ours = [("pycollective", topology, path) for path in ("windows", "plain") for topology in ("ring", "tree")]
+    peers = [("mpi", "", "plain"), ("gloo", "", "plain")]
+    assert [(one.library, one.topology, one.path) for one in groups[0]] == peers + ours
 
 
 def test_every_kind_of_array_is_a_candidate_and_a_barrier_has_none() -> None:
@@ -151,13 +142,11 @@ def test_every_kind_of_array_is_a_candidate_and_a_barrier_has_none() -> None:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (Options(collectives=("alreduce",)), "alreduce"),
         (Options(paths=("gpu",)), "gpu"),
         (Options(ranks=(0,)), "rank count"),
         (Options(root=2), "root 2"),
         (Options(sizes="4:1"), "ends before"),
         (Options(dtypes=("float33",)), "float33"),
-        (Options(arrays=("cupy",)), "cupy"),
         (Options(conditions=Conditions(neighbours=-1)), "-1 neighbours"),
         (Options(conditions=Conditions(align="line")), "'line'"),
         (Options(dtypes=("int8", "float64"), conditions=Conditions(align="12")), "12 is not a multiple of the 8 bytes"),

@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from launch import CLI, run_command, run_module
+from launch import CLI, needs, run_command, run_module
 from pycollective.bench.peers.mpi import identify
 from pycollective.bench.ranks.launch import Launcher, find_launcher
 from pycollective.bench.ranks.world import first_rank, ranks_started
@@ -46,15 +47,9 @@ def test_sweep_with_a_topology_from_a_file(tmp_path: Path, peers: str) -> None:
     done = bench(tmp_path, *QUICK, "--ranks", "2", "--peers", peers, "--json", "-", "--csv", "rows.csv")
     result = read_json(done.stdout)  # stdout contains nothing else
     ours = {(row.topology, row.path, row.size) for row in result.rows if row.library == "pycollective"}
-    assert ours == {
-        (topology, path, size)
-        for topology in ("star_of_a_test", "direct")
-        for path in ("windows", "plain")
-        for size in (4, 65536)
-    }
-    assert {row.library for row in result.rows} - {"pycollective"} == (
-        set() if peers == "none" else {find_launcher().kind}
-    )
+    assert ours == set(product(("star_of_a_test", "direct"), ("windows", "plain"), (4, 65536)))
+    others = set() if peers == "none" else {find_launcher().kind}
+    assert {row.library for row in result.rows} == {"pycollective", *others}
     assert all(row.wrong == 0 and row.time_us > 0 and row.ranks == 2 for row in result.rows)
     assert len({len(row.rounds_us) for row in result.rows if row.group == 0}) == 1  # they are pairs
     assert len((tmp_path / "rows.csv").read_text().splitlines()) == 1 + len(result.rows)
@@ -140,9 +135,8 @@ def test_every_collective_of_every_library_is_right(tmp_path: Path) -> None:
     if importlib.util.find_spec("torch") is None or not find_launcher().program:
         pytest.skip("needs torch and mpirun")
     calls = "allreduce,reduce,broadcast,reduce_scatter,allgather,gather,scatter,alltoall,sendrecv,barrier"
-    words = ["--collective", calls]
-    words += ["--topology", "direct", "--sizes", "1000", "--dtype", "float32,int32", "--ranks", "3", "--root", "1"]
-    bench(tmp_path, *words, "-n", "2", "-w", "1", "-c", "2", "--json", "out.json")
+    words = ["--topology", "direct", "--sizes", "1000", "--dtype", "float32,int32", "--ranks", "3", "--root", "1"]
+    bench(tmp_path, "--collective", calls, *words, "-n", "2", "-w", "1", "-c", "2", "--json", "out.json")
     data = json.loads((tmp_path / "out.json").read_text())
     assert len({(row["collective"], row["library"], row["type"]) for row in data["rows"]}) == 10 * 3 * 2
     assert not any(row["wrong"] for row in data["rows"])
@@ -150,8 +144,8 @@ def test_every_collective_of_every_library_is_right(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("torch", ["missing", pytest.param("there", marks=pytest.mark.torch)])
 def test_messages_barriers_and_tensors_under_conditions(tmp_path: Path, torch: str) -> None:
-    if torch == "there" and importlib.util.find_spec("torch") is None:
-        pytest.skip("needs torch")
+    if torch == "there":
+        needs("torch")
     if torch == "missing":
         (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
     words = ["default", "--collective", "broadcast,sendrecv,barrier", "--arrays", "numpy,torch", "--sizes", "1000,64K"]

@@ -33,11 +33,7 @@ WRONG: list[tuple[Any, list[str], str]] = [
     (cli.app, ["--topology", "ring(hub=1)"], "ring has the parameters: none"),
     (ab.app, ["nowhere/python", sys.executable], "nowhere/python is not a program"),
     (ab.app, [sys.executable, sys.executable, "--sizes", "8,x"], "'x'"),
-    (
-        ab.app,
-        [sys.executable, sys.executable, "--collectives", "allreduse"],
-        "did you mean allreduce? (there are ",
-    ),
+    (ab.app, [sys.executable, sys.executable, "--collectives", "allreduse"], "did you mean allreduce? (there are "),
     (ab.app, [sys.executable, sys.executable, "--speed-table", "--ranks", "3"], "no rows of 3 ranks"),
     (alignments.app, ["--dtype", "float31"], "'float31'"),
     (calls.app, ["--collective", "sendreceive"], "did you mean sendrecv?"),

@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from launch import CLI, run_command
 from pycollective.cli.main import app
 
-FAILING = "1 / 0\n"
 UNSOUND = """
 from pycollective.schedule import topology
 
@@ -85,7 +84,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_input_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "failing.py").write_text(FAILING)
+    (tmp_path / "failing.py").write_text("1 / 0\n")
     (tmp_path / "unsound.py").write_text(UNSOUND)
     arguments, words = WRONG[name]
     ended = CliRunner().invoke(app, arguments)

@@ -63,19 +63,14 @@ def pycollective(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]
     return run_command(*CLI, *words, code=code)
 
 
-@pytest.fixture
-def user_file(tmp_path: Path) -> str:
+def test_verify_one_of_a_users_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(USER_FILE)
-    return str(file)
-
-
-def test_verify_one_of_a_users_file(user_file: str) -> None:
-    written = pycollective("verify", f"{user_file}:chain").stdout
+    written = pycollective("verify", f"{file}:chain").stdout
     # in 5 placements: 17 sizes, and on several hosts 1 + 3 + 5 * 4 layouts of 2 to 8 ranks
     assert re.search(r"^chain +allreduce .*1\.\.17.* ✓ *$", written, re.MULTILINE), written
     assert re.search(r"^205 schedules proved", written, re.MULTILINE)
-    written = pycollective("verify", f"{user_file}:chain(start=1)", "--ranks", "2,5").stdout
+    written = pycollective("verify", f"{file}:chain(start=1)", "--ranks", "2,5").stdout
     assert "chain(start=1)" in written and "35 schedules proved" in written
 
 
@@ -163,14 +158,14 @@ def test_doctor_for_machines() -> None:
     assert all(found["GPU"][name]["ok"] or found["GPU"][name]["why"] for name in ("CUDA driver", "NCCL", "GPU path"))
 
 
-def examined(name: str) -> Finding:
-    return next(finding for finding in doctor.examine() if finding.name == name)
+def examined() -> dict[str, Finding]:
+    return {finding.name: finding for finding in doctor.examine()}
 
 
 def test_doctor_reports_why_there_is_no_gpu_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """Message of a call on a GPU array."""
     monkeypatch.setitem(sys.modules, "pycollective._cuda", None)
-    path = examined("GPU path")
+    path = examined()["GPU path"]
     assert path.ok is None
     assert "nvcc" in path.why and "pip install" in path.why
     with pytest.raises(CommunicatorError) as raised:
@@ -178,21 +173,14 @@ def test_doctor_reports_why_there_is_no_gpu_path(monkeypatch: pytest.MonkeyPatch
     assert path.why in str(raised.value)
 
 
-def test_doctor_reports_a_missing_core(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_a_missing_core_a_failed_trial_and_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pycollective._core", None)
-    core = examined("native core")
-    assert core.ok is False and "install" in core.why
-
-
-def test_doctor_tries_and_reports_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_TRIAL", "raise SystemExit('no luck today')")
-    tried = examined("tried")
-    assert tried.ok is False and "no luck today" in tried.why
-
-
-def test_doctor_knows_an_mpirun_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PMIX_RANK", "0")
-    assert examined("started by").value == "mpi"
+    found = examined()
+    assert found["native core"].ok is False and "install" in found["native core"].why
+    assert found["tried"].ok is False and "no luck today" in found["tried"].why
+    assert found["started by"].value == "mpi"
 
 
 def test_doctor_reports_the_binding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,8 +202,5 @@ def test_doctor_reports_the_binding(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_help_says_what_is_meant_where_nothing_is_given() -> None:
     assert "one per core" in re.sub(r"\s+", " ", pycollective("run", "--help").stdout)
     assert "all it has" in re.sub(r"\s+", " ", pycollective("verify", "--help").stdout)
-
-
-def test_no_arguments_show_help() -> None:
-    done = run_command(*CLI, code=None)
-    assert "run" in done.stdout + done.stderr
+    nothing = run_command(*CLI, code=None)
+    assert "run" in nothing.stdout + nothing.stderr

@@ -116,21 +116,18 @@ def test_exceptions_before_init(folder: Path) -> None:
         assert "raise LookupError(" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("lines", "text"),
-    [
-        ("Traceback (most recent call last):\n  File 'x', line 1, in <module>\n    f()\nValueError: bad\ninput\n",
-         "ValueError: bad"),
-        ("Traceback (most recent call last):\n  ...\npackage.errors.Odd\nWARNING: of another thread\n", "Odd"),
-        ("Traceback (most recent call last):\n  ...\nmain.<locals>.E: a: b\n", "E: a: b"),
-        ('  File "x.py", line 1\n    x = (\n        ^\nSyntaxError: never closed\n', "SyntaxError: never closed"),
-        ("[rank1]: Traceback (most recent call last):\n[rank1]:   ...\n[rank1]: KeyError: 'k'\n", "KeyError: 'k'"),
-        ("Traceback (most recent call last):\n  ...\nA: first\n\nDuring the handling of the above\n\n"
-         "Traceback (most recent call last):\n  ...\nB: second\n", "B: second"),
-        ("ValueError: in a log\n", ""),
-        ("Traceback (most recent call last):\n  ...\n", ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("lines", "text"), [
+    ("Traceback (most recent call last):\n  File 'x', line 1, in <module>\n    f()\nValueError: bad\ninput\n",
+     "ValueError: bad"),
+    ("Traceback (most recent call last):\n  ...\npackage.errors.Odd\nWARNING: of another thread\n", "Odd"),
+    ("Traceback (most recent call last):\n  ...\nmain.<locals>.E: a: b\n", "E: a: b"),
+    ('  File "x.py", line 1\n    x = (\n        ^\nSyntaxError: never closed\n', "SyntaxError: never closed"),
+    ("[rank1]: Traceback (most recent call last):\n[rank1]:   ...\n[rank1]: KeyError: 'k'\n", "KeyError: 'k'"),
+    ("Traceback (most recent call last):\n  ...\nA: first\n\nDuring the handling of the above\n\n"
+     "Traceback (most recent call last):\n  ...\nB: second\n", "B: second"),
+    ("ValueError: in a log\n", ""),
+    ("Traceback (most recent call last):\n  ...\n", ""),
+])  # fmt: skip
 def test_the_last_exception_on_standard_error(lines: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = 0.0
     monkeypatch.setattr(culprits, "time", SimpleNamespace(monotonic=lambda: clock))
@@ -148,23 +145,20 @@ def ended(rank: int, code: int, blamed: int | None = None, text: str = "", stopp
     return Ended(rank, f"rank {rank}", code, stopped, blamed, text)
 
 
-@pytest.mark.parametrize(
-    ("all_of_them", "code", "sentence"),
-    [
-        ([ended(0, 0), ended(1, 0)], None, ""),
-        ([ended(0, 1, 1, "lost 1"), ended(2, 1, 0), ended(1, 4)], 4, "rank 1 exited with code 4"),
-        ([ended(2, 1, 0), ended(0, 1, 1), ended(1, -9)], 137, "rank 1 was killed by SIGKILL"),
-        ([ended(0, 1, 1, "A"), ended(1, 1, 0, "B")], 1, "rank 1 exited with code 1: B"),  # each blames the other
-        ([ended(0, 2, 5, "lost 5")], 2, "rank 0 exited with code 2: lost 5"),  # of another host
-        ([ended(1, 1, 1)], 1, "rank 1 exited with code 1"),
-        ([ended(0, 1, 1, "late"), ended(1, -15, stopped=True)], 1,
-         "rank 1 did not respond; rank 0 exited with code 1: late"),
-        ([ended(0, 1, 1), ended(1, -15, None, "mine", True)], 1, "rank 1 failed: mine"),
-        ([ended(0, -2, None, "", True), ended(1, -2, None, "", True)], 130,
-         "the job was interrupted; rank 0 was killed by SIGINT"),
-        ([ended(1, -77)], 205, "rank 1 was killed by signal 77"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("all_of_them", "code", "sentence"), [
+    ([ended(0, 0), ended(1, 0)], None, ""),
+    ([ended(0, 1, 1, "lost 1"), ended(2, 1, 0), ended(1, 4)], 4, "rank 1 exited with code 4"),
+    ([ended(2, 1, 0), ended(0, 1, 1), ended(1, -9)], 137, "rank 1 was killed by SIGKILL"),
+    ([ended(0, 1, 1, "A"), ended(1, 1, 0, "B")], 1, "rank 1 exited with code 1: B"),  # each blames the other
+    ([ended(0, 2, 5, "lost 5")], 2, "rank 0 exited with code 2: lost 5"),  # of another host
+    ([ended(1, 1, 1)], 1, "rank 1 exited with code 1"),
+    ([ended(0, 1, 1, "late"), ended(1, -15, stopped=True)], 1,
+     "rank 1 did not respond; rank 0 exited with code 1: late"),
+    ([ended(0, 1, 1), ended(1, -15, None, "mine", True)], 1, "rank 1 failed: mine"),
+    ([ended(0, -2, None, "", True), ended(1, -2, None, "", True)], 130,
+     "the job was interrupted; rank 0 was killed by SIGINT"),
+    ([ended(1, -77)], 205, "rank 1 was killed by signal 77"),
+])  # fmt: skip
 def test_verdicts(all_of_them: list[Ended], code: int | None, sentence: str) -> None:
     found = first_and_culprit(all_of_them)
     assert (found is None) == (code is None)

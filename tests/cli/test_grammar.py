@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from launch import CLI, run_command
-from pycollective.cli.commands import choose, with_values
+from pycollective.cli.commands import with_values
 from pycollective.cli.main import app
 
 COMMANDS = ("verify", "draw", "simulate", "explain", "bench")
@@ -83,14 +83,8 @@ def test_help_and_tables_are_whole_at_80_columns_and_help_has_the_shared_options
 def test_a_topology_is_named_by_position_or_by_option(command: str) -> None:
     words = {"draw": ["--plot", "x.svg"], "simulate": ["--sizes", "1K", "--json"], "verify": ["--json"]}[command]
     words += ["--collective", "allreduce", "--ranks", "2"]
-    written = [
-        pycollective(command, *names, *words).stdout
-        for names in (
-            ["ring", "mine.py:pairs"],
-            ["--topology", "ring", "--topology", "mine.py:pairs"],
-            ["ring", "--topology", "mine.py:pairs"],
-        )
-    ]
+    ways = ("ring mine.py:pairs", "--topology ring --topology mine.py:pairs", "ring --topology mine.py:pairs")
+    written = [pycollective(command, *names.split(), *words).stdout for names in ways]
     if command != "draw":
         rows = [json.loads(text)["rows"] for text in written]
         assert [row["topology"] for row in rows[0]] == ["ring", "pairs"]
@@ -148,11 +142,6 @@ def test_an_option_that_stands_alone_has_its_value_filled_in() -> None:
     assert with_values(["--json", "--csv", "x"]) == ["--json=-", "--csv", "x"]
     assert with_values(["--json", "x", "--json", "-"]) == ["--json", "x", "--json", "-"]
     assert with_values(["a", "--", "--json"]) == ["a", "--", "--json"]
-
-
-def test_the_nearest_name_is_given() -> None:
-    with pytest.raises(ValueError, match=r"no thing is called 'rign'; did you mean ring\? \(there are ring, tree\)"):
-        choose("rign", ["ring", "tree"], "thing")
 
 
 def test_verify_prints_the_source_of_every_rejected_statement() -> None:

@@ -113,6 +113,5 @@ def test_a_question_through_the_launcher(options: list[str], tmp_path: Any) -> N
     code = "import time; print('Delete? ', end='', flush=True); time.sleep(600)"
     command = [*CLI, "run", *options, sys.executable, "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path) as process:
-        assert process.stdout is not None
         assert process.stdout.read(len("[0] Delete? ")) == b"[0] Delete? "
         process.terminate()

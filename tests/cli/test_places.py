@@ -75,9 +75,8 @@ def test_a_helper_of_a_rank_is_refused(role: str, tmp_path: Path) -> None:
     first, second, *ranks = lines(tmp_path, "program.py", role)
     assert ranks == ["rank 0 2", "rank 1 2"]
     for number, text in enumerate((first, second)):
-        found = re.match(
-            rf"helper {number} process (\d+) cannot be rank {number}, which process (\d+) is: it has inh", text
-        )
+        words = rf"helper {number} process (\d+) cannot be rank {number}, which process (\d+) is: it has inh"
+        found = re.match(words, text)
         assert found and found[1] != found[2], text
 
 

@@ -96,12 +96,10 @@ def test_the_exit_code_is_of_the_first_rank_that_failed_and_the_others_are_stopp
     code = """
 write_pids(os.getpid())
 while rank == 3 and not all(os.path.exists(f"pids{other}") for other in range(3)): pass
-sys.exit(7) if rank == 3 else time.sleep(60)
+sys.exit(7) if rank == 3 else time.sleep(600)
 """
-    started = time.monotonic()
     done = run(*python(code), code=7)
     assert re.search(r"rank 3 \(pid \d+ of host b\) exited with code 7$", done.stderr)
-    assert time.monotonic() - started < 30
     assert not any(map(alive, pids(3)))
 
 

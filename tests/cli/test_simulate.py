@@ -14,20 +14,7 @@ from typer.testing import CliRunner, Result
 from pycollective.cli.main import app
 from pycollective.cli.units import parse_duration, parse_rate
 
-MINE = """
-from pycollective.schedule import topology
-
-@topology("simulated_chain")
-class Chain:
-    start: int = 0
-
-    def allreduce(self, p):
-        for c in p.chunks(1):
-            for r in range(1, p.size):
-                p[self.start + r, c] += p[self.start + r - 1, c]
-            for r in range(p.size - 1, 0, -1):
-                p[self.start + r - 1, c] = p[self.start + r, c]
-"""
+from .test_commands import USER_FILE
 
 
 def run(*words: str) -> Result:
@@ -55,14 +42,9 @@ def test_units_and_nodes_reach_the_network() -> None:
                --node 2 --node-latency 300ns --node-bandwidth 50GB/s --shared-port --json -"""
     document = json.loads(run(*words.split()).stdout)
     assert document["network"] == {
-        "latency": 5e-4,
-        "bandwidth": 1e9,
-        "reduction": 1e10,
-        "ranks_per_node": 2,
-        "node_latency": 3e-7,
-        "node_bandwidth": 5e10,
-        "shared_port": True,
-    }
+        "latency": 5e-4, "bandwidth": 1e9, "reduction": 1e10, "ranks_per_node": 2, "node_latency": 3e-7,
+        "node_bandwidth": 5e10, "shared_port": True,
+    }  # fmt: skip
     (row,) = document["rows"]
     m = 2**18
     assert row["time_us"] == pytest.approx(6 * (500 + m / 1e3) + 3 * m / 1e4)
@@ -71,12 +53,12 @@ def test_units_and_nodes_reach_the_network() -> None:
 
 def test_a_users_file(tmp_path: Path) -> None:
     mine, table = tmp_path / "simulated.py", tmp_path / "out.csv"
-    mine.write_text(MINE)
+    mine.write_text(USER_FILE)
     words = ("--ranks", "5", "--sizes", "4:64:x4", "--csv", str(table))
-    done = run(f"{mine}:simulated_chain", "simulated_chain(start=2)", *words)
+    done = run(f"{mine}:chain", "chain(start=2)", *words)
     assert done.exit_code == 0, done.output
     rows = list(csv.DictReader(io.StringIO(table.read_text())))
-    assert [row["topology"] for row in rows] == ["simulated_chain"] * 3 + ["simulated_chain(start=2)"] * 3
+    assert [row["topology"] for row in rows] == ["chain"] * 3 + ["chain(start=2)"] * 3
     assert {row["messages"] for row in rows} == {"8"}
 
 

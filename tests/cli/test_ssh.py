@@ -77,7 +77,6 @@ def words(shell: str, *options: str) -> list[str]:
 
 def pids(launcher: subprocess.Popen[str], count: int) -> list[int]:
     """Those that as many ranks print."""
-    assert launcher.stdout is not None
     return [int(launcher.stdout.readline()) for _ in range(count)]
 
 

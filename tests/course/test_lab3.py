@@ -1,19 +1,14 @@
-"""Lab 3: its network, how it trains and measures; and, if COURSE is set, what the labs conclude in their quick form."""
+"""Lab 3: its network, how it trains and measures."""
 
 from __future__ import annotations
 
-import importlib.util
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import pycollective as pc
-from labs import long, measured
-
-needs_digits = pytest.mark.skipif(
-    not all(map(importlib.util.find_spec, ("sklearn", "matplotlib"))), reason="needs scikit-learn and matplotlib"
-)
+from launch import needs
 
 
 def easy(rows=300, classes=3):
@@ -125,9 +120,9 @@ def test_biases_have_their_own_rate(from_course):
     assert pc.local_world(1).run(rates)[0] == {"w0": 8.0, "b0": 0.1, "w1": 8.0, "b1": 0.1}
 
 
-@needs_digits
 def test_the_noise_scale_is_the_gradients_variance_over_their_square(from_course, monkeypatch):
     """Noise scale of the first step of a training, whose rate is 0: all batches are of the same distribution."""
+    needs("sklearn", "matplotlib")
     lab, data, network = from_course("lab3_steps_to_target"), easy(512), from_course("lab3_network").Network((6, 8, 3))
     monkeypatch.setattr(lab, "HIDDEN", 8)
     p = network.parameters(0)
@@ -136,51 +131,3 @@ def test_the_noise_scale_is_the_gradients_variance_over_their_square(from_course
     exact = flat.var(0).sum() / (flat.mean(0) ** 2).sum()
     found = lab.noise_scales(data, 2, 0.0, 200, 16)
     assert np.median(found[20:]) == pytest.approx(exact, rel=0.25)
-
-
-@long
-@needs_digits
-def test_learning_rates(tmp_path):
-    found = measured("lab3_learning_rates", tmp_path)
-    accuracy = {kind: np.mean(reached, 1) for kind, reached in found["accuracy"].items()}
-    assert accuracy["fixed"][0] - accuracy["fixed"][-1] > 0.05
-    assert found["share"] > 0.5 and found["sizes"][-1] in found["failing"]
-    assert found["rounding"] < 1e-5
-
-
-@long
-@needs_digits
-def test_batch_norm(tmp_path):
-    found = measured("lab3_batch_norm", tmp_path)
-    assert np.mean(found["accuracy"]["synchronised"]) > np.mean(found["accuracy"]["none"]) + 0.2
-
-
-@long
-@needs_digits
-def test_optimizers(tmp_path):
-    found = measured("lab3_optimizers", tmp_path)
-    assert all(gain > 10 for gain in found["gains"].values())
-
-
-@long
-@needs_digits
-def test_steps_to_target(tmp_path):
-    found = measured("lab3_steps_to_target", tmp_path)
-    assert found["first"] > 2 * found["last"]
-    assert found["low"] <= found["scale"] <= found["high"]
-
-
-@long
-@needs_digits
-def test_data_size(tmp_path):
-    found = measured("lab3_data_size", tmp_path)
-    (low, high), (before, after) = found["exponents"], found["from_to"]
-    assert 0.1 < low <= found["b"] <= high and after < before / 2 and found["needed"] > found["full"]
-
-
-@long
-@needs_digits
-def test_local_rates(tmp_path):
-    found = measured("lab3_local_rates", tmp_path)
-    assert found["most"] > 10 * found["least"]  # of the layers, by one rate for all
-    assert all(first > 10 for first, *_ in found["apart"].values())

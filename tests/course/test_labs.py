@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
 import pytest
 
 import notebooks
@@ -111,6 +112,48 @@ def test_scaling(tmp_path):
         assert one["hidden"][0] == one["shown"][0] == 100
         assert all(0 < shown <= hidden <= 100 for hidden, shown in zip(one["hidden"], one["shown"], strict=True))
     assert found["predicted"]["ring, small"]["shown"][-1] < found["predicted"]["tree, small"]["shown"][-1]
+
+
+@long
+def test_learning_rates(tmp_path):
+    found = measured("lab3_learning_rates", tmp_path)
+    fixed = np.mean(found["accuracy"]["fixed"], 1)
+    assert fixed[0] - fixed[-1] > 0.05
+    assert found["share"] > 0.5 and found["sizes"][-1] in found["failing"]
+    assert found["rounding"] < 1e-5
+
+
+@long
+def test_batch_norm(tmp_path):
+    found = measured("lab3_batch_norm", tmp_path)
+    assert np.mean(found["accuracy"]["synchronised"]) > np.mean(found["accuracy"]["none"]) + 0.2
+
+
+@long
+def test_optimizers(tmp_path):
+    found = measured("lab3_optimizers", tmp_path)
+    assert all(gain > 10 for gain in found["gains"].values())
+
+
+@long
+def test_steps_to_target(tmp_path):
+    found = measured("lab3_steps_to_target", tmp_path)
+    assert found["first"] > 2 * found["last"]
+    assert found["low"] <= found["scale"] <= found["high"]
+
+
+@long
+def test_data_size(tmp_path):
+    found = measured("lab3_data_size", tmp_path)
+    (low, high), (before, after) = found["exponents"], found["from_to"]
+    assert 0.1 < low <= found["b"] <= high and after < before / 2 and found["needed"] > found["full"]
+
+
+@long
+def test_local_rates(tmp_path):
+    found = measured("lab3_local_rates", tmp_path)
+    assert found["most"] > 10 * found["least"]  # of the layers, by one rate for all
+    assert all(first > 10 for first, *_ in found["apart"].values())
 
 
 def test_each_lab_is_a_notebook():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -60,7 +59,6 @@ def test_a_host_vanishes_and_another_one_takes_its_place(
         Path("listed").write_text("host0:1\nhost2:1\n")
         hosts.cut("host1") if fault == "cut" else hosts.kill("host1")
         _, errors = launcher.communicate(timeout=60)
-    print(errors, file=sys.stderr)
     assert launcher.returncode == 0, errors
     steps, counted, first, last = json.loads(Path("result").read_text())
     assert steps == counted and first == ["host0", "host1"] and last == ["host0", "host2"]

@@ -37,15 +37,12 @@ class Worker:
 
     def gather(self, data: bytes) -> list[bytes]:
         """An allgather of the generation."""
-        assert self._connection is not None
         return self._connection.gather(data, SECONDS)
 
     def poll(self) -> int | None:
-        """See WorkerHandle."""
         return self._code
 
     def signal(self, number: int) -> None:
-        """See WorkerHandle."""
         self.signals.append(number)
         if self._connection is not None:
             self._connection.close()
@@ -68,21 +65,8 @@ class Worker:
             self._code = code
 
 
-class Threads:
-    """The Workers of a driver; `started` are all of them."""
-
-    def __init__(self, body: Callable[[Worker], int | None]) -> None:
-        self._body = body
-        self.started: list[Worker] = []
-
-    def start(self, host: str, slot: int, environment: Mapping[str, str]) -> Worker:
-        """See Workers."""
-        self.started.append(Worker(self._body, host, slot, environment))
-        return self.started[-1]
-
-
 class Job:
-    """A driver of threads, run in this thread; `code`, `failure`, `reports` and `started` are what came of it."""
+    """A driver of threads, run in this thread, and its Workers; the attributes are what came of it."""
 
     def __init__(
         self,
@@ -91,12 +75,17 @@ class Job:
         limits: Limits,
         stored: Callable[[], object] | None = None,
     ) -> None:
+        self._body = body
+        self.started: list[Worker] = []
         self.reports: list[str] = []
-        workers = Threads(body)
         discovery = hosts if callable(hosts) else FixedHosts(hosts)
-        driver = Driver(workers, discovery, limits, report=self.reports.append, stored=stored)
+        driver = Driver(self, discovery, limits, report=self.reports.append, stored=stored)
         watchdog = threading.Timer(SECONDS, driver.stop)
         watchdog.start()
         self.code = driver.run()
         watchdog.cancel()
-        self.failure, self.started, self.members = driver.failure, workers.started, driver.members()
+        self.failure, self.members = driver.failure, driver.members()
+
+    def start(self, host: str, slot: int, environment: Mapping[str, str]) -> Worker:
+        self.started.append(Worker(self._body, host, slot, environment))
+        return self.started[-1]

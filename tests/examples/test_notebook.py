@@ -100,13 +100,12 @@ def test_a_topology_of_a_cell_is_verified_and_run(kernel):
 
 
 def test_errors_name_the_cell_and_show_the_statement(kernel):
-    reply, _ = kernel.run(
-        TOPOLOGY.format(ranks="p.ranks[1:]", destinations="p.ranks") + "list(verify_topology(Mine, [3]))"
-    )
+    verified = "list(verify_topology(Mine, [3]))"
+    reply, _ = kernel.run(TOPOLOGY.format(ranks="p.ranks[1:]", destinations="p.ranks") + verified)
     assert reply["ename"] == "VerificationError"
     cell = rf"Cell In\[{reply['execution_count']}\]"
     assert re.search(rf"\[{cell}, line 8: p\[0, c\] = p\.sum\(.*\)\]$", reply["evalue"])
-    reply, _ = kernel.run(TOPOLOGY.format(ranks="p.ranks", destinations="'all'") + "list(verify_topology(Mine, [3]))")
+    reply, _ = kernel.run(TOPOLOGY.format(ranks="p.ranks", destinations="'all'") + verified)
     assert reply["ename"] == "ProgramError"
     assert re.match(rf"Cell In\[{reply['execution_count']}\], line 9: p\['all', 0\]", reply["evalue"])
 

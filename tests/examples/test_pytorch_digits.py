@@ -18,15 +18,13 @@ from launch import find_mpirun, launch, needs
 torch: Any = pytest.importorskip("torch")
 needs("sklearn")
 pytestmark = pytest.mark.torch
-LOADED = ["torch", "sklearn.datasets"]
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
 @functools.cache
 def digits(n: int, launcher: str, *args: str) -> tuple[float, str]:
     """(accuracy, digest) of a run."""
-    script = EXAMPLES / "pytorch_digits.py"
-    return trained(launch(n, script, *args, launcher=launcher, env=ONE_THREAD, timeout=120, loaded=LOADED))
+    options = {"env": {"OMP_NUM_THREADS": "1"}, "timeout": 120, "loaded": ["torch", "sklearn.datasets"]}
+    return trained(launch(n, EXAMPLES / "pytorch_digits.py", *args, launcher=launcher, **options))
 
 
 @pytest.mark.mpi
@@ -72,9 +70,8 @@ def test_in_float64_all_numbers_of_ranks_and_torch_alone_and_ddp_end_with_the_sa
 
 
 def assert_close(weights: bytes, expected: Any) -> None:
-    torch.testing.assert_close(
-        torch.frombuffer(bytearray(weights), dtype=torch.float64), expected, rtol=1e-12, atol=1e-12
-    )
+    found = torch.frombuffer(bytearray(weights), dtype=torch.float64)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
 def _weights(hvd: Any, sets: bytes, dtype: str, epochs: int = 2) -> bytes:
@@ -112,9 +109,8 @@ def rows(dtype: str) -> bytes:
 
 
 def arguments(dtype: str, epochs: int = 2, compression: str = "none") -> argparse.Namespace:
-    return argparse.Namespace(
-        epochs=epochs, lr=0.1, batch=48, seed=0, dtype=dtype, compression=compression, verbose=False
-    )
+    given = {"epochs": epochs, "dtype": dtype, "compression": compression}
+    return argparse.Namespace(lr=0.1, batch=48, seed=0, verbose=False, **given)
 
 
 def weights_of(model: Any) -> bytes:

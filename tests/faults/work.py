@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import astuple, dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from calls import call
@@ -65,15 +65,7 @@ def tell(results: Iterable[Result], limits: dict[str, float]) -> list[Result]:
     return told
 
 
-class Link(Protocol):
-    """To the test."""
-
-    def send(self, obj: Any) -> None: ...
-
-    def recv(self) -> Any: ...
-
-
-def endure(link: Link, step: Step, survive: Callable[[], object]) -> None:
+def endure(link: Any, step: Step, survive: Callable[[], object]) -> None:
     """Works until that raises, reports it, and when asked to continue does what survivors do."""
     raised: Raised | None = None
     for turn in itertools.count():
@@ -101,12 +93,9 @@ def _again(step: Step, turn: int) -> float:
     return -1.0
 
 
-# -- communicators -------------------------------------------------------------------------------------------------
-
-
 def of_communicator(comm: Communicator, link: Connection, kind: str, seed: int) -> None:
     """Calls of a communicator: blocking, several at a time, or messages. Survivors shrink it and continue."""
-    endure(link, step_of(comm, kind, seed), lambda: go_on(comm, 0.7))
+    endure(link, step_of(comm, kind, seed), lambda: work_on(comm.shrink(0.7)))
 
 
 def step_of(comm: Communicator, kind: str, seed: int) -> Step:
@@ -114,11 +103,6 @@ def step_of(comm: Communicator, kind: str, seed: int) -> Step:
     random.seed(seed)
     steps = {"collective": _collectives, "nonblocking": _nonblocking, "messages": _messages, "engine": _engine}
     return {**steps, "staged": _staged, "groups": _groups}[kind](comm, random.Random(seed))
-
-
-def go_on(comm: Communicator, seconds: float) -> None:
-    """What survivors do: shrink, and work on what that returns."""
-    work_on(comm.shrink(seconds))
 
 
 def work_on(fresh: Communicator) -> None:
@@ -213,9 +197,6 @@ def _staged(comm: Communicator, choice: random.Random) -> Step:
         _check(name, got if got is None else get(got), comm.size, turn, root)
 
     return step
-
-
-# -- the engine, hvd and c10d --------------------------------------------------------------------------------------
 
 
 def _engine(comm: Communicator, choice: random.Random) -> Step:

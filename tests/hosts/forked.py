@@ -69,7 +69,6 @@ def start_ranks(
 def _ask(request: dict[str, Any]) -> None:
     with _asking:
         pipe = _server().stdin
-        assert pipe is not None
         pipe.write(json.dumps(request) + "\n")
         pipe.flush()
 
@@ -82,9 +81,6 @@ def _server() -> subprocess.Popen[str]:
         [sys.executable, str(Path(__file__))], stdin=subprocess.PIPE, text=True, cwd=tempfile.gettempdir(),
         env=env | IMPORTABLE | {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"},
     )  # fmt: skip
-
-
-# -- the server --------------------------------------------------------------------------------------------------------
 
 
 def serve() -> None:

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from speed import deadline
 
 from hosts.simulated import Hosts
-from launch import OPEN_MPI_SETTINGS, find_mpirun
+from launch import OPEN_MPI_SETTINGS, find_mpirun, run_command
 from pycollective.bench.namespaces import why_not
 
 
@@ -35,4 +34,4 @@ def mpirun(
         pytest.skip("needs mpi4py and an mpirun")
     environment = {**os.environ, **OPEN_MPI_SETTINGS, "OMP_NUM_THREADS": "1", **(env or {})}
     command = hosts.mpirun(program, ranks, [str(word) for word in words])
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=deadline(timeout))
+    return run_command(*command, env=environment, timeout=timeout)

@@ -27,25 +27,17 @@ class Hosts(namespaces.Hosts):
     def cut(self, *hosts: str) -> None:
         """Separate hosts from the others, but not from each other: packets are lost, and nobody is told."""
         for host in hosts:
-            self._connect(host, "apart")
-
-    def restore(self, *hosts: str) -> None:
-        """Undo `cut`."""
-        for host in hosts:
-            self._connect(host, "inside")
+            subprocess.run([*self._enter, "ip", "link", "set", _port(host), "master", "apart"], check=True)
 
     def lose_large_packets(self, host: str, nbytes: int = 1000) -> None:
         """Lose what is larger on the way to a host, and tell nobody, as in a tunnel with a smaller MTU."""
         limit = ["tbf", "rate", "10gbit", "burst", str(nbytes), "latency", "20ms"]  # none that exceeds the burst passes
-        port = "port" + host.removeprefix("host")
-        subprocess.run([*self._enter, "tc", "qdisc", "add", "dev", port, "root", *limit], check=True)
+        subprocess.run([*self._enter, "tc", "qdisc", "add", "dev", _port(host), "root", *limit], check=True)
 
     def freeze(self, host: str) -> None:
-        """Stop all processes of a host."""
         self._signal_all(host, "STOP")
 
     def resume(self, host: str) -> None:
-        """Undo `freeze`."""
         self._signal_all(host, "CONT")
 
     def stop(self, host: str, *pids: int) -> None:
@@ -64,7 +56,6 @@ class Hosts(namespaces.Hosts):
         return [pid for pid in self._pids() if self._network(pid) == self._inode[host] and pid != self._holding[host]]
 
     def address(self, host: str) -> str:
-        """A host's address."""
         return f"10.77.0.{self.names.index(host) + 1}"
 
     def namespaces(self, host: str) -> list[str]:
@@ -97,6 +88,6 @@ class Hosts(namespaces.Hosts):
             self._signal(name, sorted(new))
             reached |= new
 
-    def _connect(self, host: str, bridge: str) -> None:
-        port = "port" + host.removeprefix("host")
-        subprocess.run([*self._enter, "ip", "link", "set", port, "master", bridge], check=True)
+
+def _port(host: str) -> str:
+    return "port" + host.removeprefix("host")

@@ -73,11 +73,8 @@ def on(hosts: Hosts, host: str, words: str) -> None:
 
 
 def only(rank: int, **variables: str) -> Callable[[int], dict[str, str]]:
-    """Variables of one rank, for torch's programs too."""
-    names = {"RANK": ["RANK"], "SIZE": ["WORLD_SIZE"]}
-    given = {
-        name: text for short, text in variables.items() for name in (f"PYCOLLECTIVE_{short}", *names.get(short, ()))
-    }
+    """Variables of one rank."""
+    given = {f"PYCOLLECTIVE_{name}": text for name, text in variables.items()}
     return lambda each: given if each == rank else {}
 
 
@@ -123,7 +120,6 @@ def occupy(host: str, port: int) -> Callable[[Hosts], None]:
 
     def prepare(hosts: Hosts) -> None:
         program = hosts.popen(host, [sys.executable, "-I", "-S", "-c", text], stdout=subprocess.PIPE)
-        assert program.stdout is not None
         program.stdout.readline()
         program.stdout.close()
 
@@ -145,60 +141,38 @@ NO_WAY = r"(no answer from there|no route to host|network is unreachable).*PYCOL
 SETTINGS = {
     "SCRATCH": "1000000", "TILE": "5000", "STAGED_TILE": "7000", "HOSTS_TILE": "3000", "ISA": "1", "SPIN_US": "0",
 }  # fmt: skip
+RANK_0_IS_LATE = "comm = pc.init(); comm.barrier()\nif comm.rank == 0: import time; time.sleep(4)\n"
+NOBODY_IS_HOST1 = "ip neigh replace 10.77.0.2 lladdr 02:00:00:00:00:99 dev eth0 nud permanent"
+ONE = r". \(host host.\)"
 RIGHT = dict.fromkeys(range(3), f"{49999 * 6.0}")
 
 CASES = {
-    "a host is cut off": Case(
-        (1, 1, 1), CALL,
-        {
-            0: r"BootstrapError: rank 2 of 3 has not arrived.*rank 0 listened at 10\.77\.0\.1:29000",
-            1: "BootstrapError: rank 2 of 3 has not arrived",
-            2: rf"BootstrapError: rank 2 on host host2 cannot reach rank 0 on host 10\.77\.0\.1 at \S+: {NO_WAY}",
-        },
-        prepare=lambda hosts: hosts.cut("host2"),
-    ),
-    "two hosts reach only rank 0": Case(
-        (1, 1, 1), CALL,
-        {
-            # which of the two gives up first is not determined
-            0: rf"BootstrapError: (rank 2 on host host2 cannot reach rank 1 on host host1 at \S+: {NO_WAY}"
-            r"|rank 1 on host host1 was not reached at 10\.77\.0\.2:\d+ by rank 2 on host host2)",
-            1: r"rank 1 on host host1 was not reached at 10\.77\.0\.2:\d+ by rank 2 on host host2",
-            2: rf"rank 2 on host host2 cannot reach rank 1 on host host1 at 10\.77\.0\.2:\d+: {NO_WAY}",
-        },
-        seconds=15,
-        prepare=lambda hosts: on(
-            hosts, "host2", "ip neigh replace 10.77.0.2 lladdr 02:00:00:00:00:99 dev eth0 nud permanent"
-        ),
-    ),
-    "an address behind a router": Case(
-        (1, 1, 1), CALL,
-        {
-            1: r"rank 1 on host host1 was not reached at 192\.168\.9\.2:\d+ by rank 2 on host host2",
-            2: rf"rank 2 on host host2 cannot reach rank 1 on host host1 at 192\.168\.9\.2:\d+: {NO_WAY}",
-        },
-        seconds=15,
-        env=only(1, INTERFACE="192.168.9.2"),
-        prepare=add_inner_network,
-    ),
-    "a host is cut off while ranks connect": Case(
-        (1, 1, 1), LATE,
-        {
-            0: r"rank 1 of 3 has not arrived.*rank 1 \(on host 10\.77\.0\.2\) is connected, but does not acknowledge",
-            1: r"rank 0 of 3 has not arrived.*rank 1 on host host1 was connected with rank 0 .* at 10\.77\.0\.1:29000",
-            2: r"rank 1 of 3 has not arrived.*rank 1 \(on host 10\.77\.0\.2\) is connected, but does not acknowledge",
-        },
-        seconds=12, meanwhile=cut_later("host1"),
-    ),
-    "large packets are lost while ranks connect": Case(
-        (2, 2, 2), CALL,
-        {
-            0: r"ranks 2, 3 of 6 have not arrived.*rank 2 \(on host 10\.77\.0\.2\) is connected.*large packets.*MTU",
-            2: r"rank 0 of 6 has not arrived.*rank 2 on host host1 was connected with rank 0 .* at 10\.77\.0\.1:29000",
-            4: "ranks 2, 3 of 6 have not arrived.*MTU",
-        },
-        seconds=12, prepare=lambda hosts: hosts.lose_large_packets("host1", 600),
-    ),
+    "a host is cut off": Case((1, 1, 1), CALL, {
+        0: r"BootstrapError: rank 2 of 3 has not arrived.*rank 0 listened at 10\.77\.0\.1:29000",
+        1: "BootstrapError: rank 2 of 3 has not arrived",
+        2: rf"BootstrapError: rank 2 on host host2 cannot reach rank 0 on host 10\.77\.0\.1 at \S+: {NO_WAY}",
+    }, prepare=lambda hosts: hosts.cut("host2")),
+    "two hosts reach only rank 0": Case((1, 1, 1), CALL, {
+        # which of the two gives up first is not determined
+        0: rf"BootstrapError: (rank 2 on host host2 cannot reach rank 1 on host host1 at \S+: {NO_WAY}"
+        r"|rank 1 on host host1 was not reached at 10\.77\.0\.2:\d+ by rank 2 on host host2)",
+        1: r"rank 1 on host host1 was not reached at 10\.77\.0\.2:\d+ by rank 2 on host host2",
+        2: rf"rank 2 on host host2 cannot reach rank 1 on host host1 at 10\.77\.0\.2:\d+: {NO_WAY}",
+    }, seconds=15, prepare=lambda hosts: on(hosts, "host2", NOBODY_IS_HOST1)),
+    "an address behind a router": Case((1, 1, 1), CALL, {
+        1: r"rank 1 on host host1 was not reached at 192\.168\.9\.2:\d+ by rank 2 on host host2",
+        2: rf"rank 2 on host host2 cannot reach rank 1 on host host1 at 192\.168\.9\.2:\d+: {NO_WAY}",
+    }, seconds=15, env=only(1, INTERFACE="192.168.9.2"), prepare=add_inner_network),
+    "a host is cut off while ranks connect": Case((1, 1, 1), LATE, {
+        0: r"rank 1 of 3 has not arrived.*rank 1 \(on host 10\.77\.0\.2\) is connected, but does not acknowledge",
+        1: r"rank 0 of 3 has not arrived.*rank 1 on host host1 was connected with rank 0 .* at 10\.77\.0\.1:29000",
+        2: r"rank 1 of 3 has not arrived.*rank 1 \(on host 10\.77\.0\.2\) is connected, but does not acknowledge",
+    }, seconds=12, meanwhile=cut_later("host1")),
+    "large packets are lost while ranks connect": Case((2, 2, 2), CALL, {
+        0: r"ranks 2, 3 of 6 have not arrived.*rank 2 \(on host 10\.77\.0\.2\) is connected.*large packets.*MTU",
+        2: r"rank 0 of 6 has not arrived.*rank 2 on host host1 was connected with rank 0 .* at 10\.77\.0\.1:29000",
+        4: "ranks 2, 3 of 6 have not arrived.*MTU",
+    }, seconds=12, prepare=lambda hosts: hosts.lose_large_packets("host1", 600)),
     "a process ends while ranks connect": Case(
         (1, 1, 1),
         f"""
@@ -209,15 +183,11 @@ if os.environ["RANK"] == "2": team.make_team = lambda *_: os._exit(9)
 """,
         dict.fromkeys((0, 1), r"BootstrapError: rank 2 \(on host 10\.77\.0\.3\) left the rendezvous: its process"),
     ),
-    "another program has rank 0's port": Case(
-        (1, 1), CALL,
-        {
-            0: r"BootstrapError: host host0 cannot listen at 10\.77\.0\.1:29000: Address already in use",
-            1: r"rank 1 on host host1 cannot reach rank 0 on host 10\.77\.0\.1 at \S+:29000: what listens there "
-            "accepts connections but does not answer",
-        },
-        prepare=occupy("host0", RENDEZVOUS_PORT),
-    ),
+    "another program has rank 0's port": Case((1, 1), CALL, {
+        0: r"BootstrapError: host host0 cannot listen at 10\.77\.0\.1:29000: Address already in use",
+        1: r"rank 1 on host host1 cannot reach rank 0 on host 10\.77\.0\.1 at \S+:29000: what listens there "
+        "accepts connections but does not answer",
+    }, prepare=occupy("host0", RENDEZVOUS_PORT)),
     "another host timeout": Case(
         (1, 1), CALL, {0: r"rank 1 on host host1 has the PYCOLLECTIVE_HOST_TIMEOUT 0\.5, this rank on host host0 2"},
         env=only(1, HOST_TIMEOUT="0.5"),
@@ -233,8 +203,7 @@ if os.environ["RANK"] == "2": team.make_team = lambda *_: os._exit(9)
     ),
     "a name that does not resolve": Case(
         (1, 1), CALL, {1: "rank 1 cannot reach rank 0: the host name 'nowhere.invalid' does not resolve on host host1"},
-        seconds=25,
-        env=only(1, RENDEZVOUS="tcp://nowhere.invalid:29000/trial"),
+        seconds=25, env=only(1, RENDEZVOUS="tcp://nowhere.invalid:29000/trial"),
     ),
     "another version": Case(
         (1, 1), changed("version", "lambda _: '0.0.1'"),
@@ -255,28 +224,19 @@ if os.environ["RANK"] == "2": team.make_team = lambda *_: os._exit(9)
         env=lambda rank: {CLOCK_AHEAD: "1000000"} if rank == 2 else {},
     ),
     "clocks apart, a rank is late": Case(
-        (2, 1),
-        "comm = pc.init(); comm.barrier()\n"
-        "if comm.rank == 0: import time; time.sleep(4)\n"
-        "comm.allreduce(np.ones(3), timeout=1)",
+        (2, 1), RANK_0_IS_LATE + "comm.allreduce(np.ones(3), timeout=1)",
         {1: "TimeoutError.*rank 0", 2: "TimeoutError.*rank 0"},
         env=lambda rank: {CLOCK_AHEAD: "1000000"} if rank == 2 else {},
     ),
     "a rank is late for which one of another host waits": Case(
-        (2, 1),
-        "comm = pc.init(); comm.barrier()\n"
-        "if comm.rank == 0: import time; time.sleep(4)\n"
-        "comm.allreduce(np.ones(3), timeout=1 if comm.rank == 2 else 3)",
+        (2, 1), RANK_0_IS_LATE + "comm.allreduce(np.ones(3), timeout=1 if comm.rank == 2 else 3)",
         {2: "TimeoutError.* no message within 1 s from rank 1; rank 1 waits for rank 0"},
     ),
     "large packets are lost": Case(
         (1, 1),
         "comm = pc.init(); x = np.ones(3); comm.allreduce(x)\n"
         "comm.broadcast(np.ones(1_000_000), root=0); comm.barrier()",
-        dict.fromkeys(
-            (0, 1),
-            r"PeerLostError: large packets between rank . \(host host.\) and rank . \(host host.\) are lost.*MTU",
-        ),
+        dict.fromkeys((0, 1), rf"PeerLostError: large packets between rank {ONE} and rank {ONE} are lost.*MTU"),
         seconds=25, prepare=lambda hosts: hosts.lose_large_packets("host1", 1400),  # those of init() are smaller
     ),
     "the receiver of large messages is stopped": Case(

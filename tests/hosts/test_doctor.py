@@ -6,14 +6,13 @@ import contextlib
 import json
 import re
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from hosts.namespaces import make_hosts, mpirun
-from launch import CLI
+from launch import CLI, run_command
 from pycollective.cli.doctor import network
 
 DOCTOR = [sys.executable, "-I", "-m", "pycollective", "doctor", "--network", "--json"]
@@ -22,8 +21,7 @@ DOCTOR = [sys.executable, "-I", "-m", "pycollective", "doctor", "--network", "--
 @pytest.mark.mpi
 def test_the_network_between_hosts(tmp_path: Path) -> None:
     with make_hosts(3, bandwidth="100mbit") as hosts:
-        done = mpirun(hosts, (1, 2, 1), [*DOCTOR, tmp_path / "found.json"])
-    assert done.returncode == 0, done.stdout + done.stderr
+        mpirun(hosts, (1, 2, 1), [*DOCTOR, tmp_path / "found.json"])
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["network"]["eth0"]["value"].startswith("10.77.0.1, MTU 1500")
     routes = found["from rank 0 on host0"]
@@ -37,15 +35,13 @@ def test_the_network_between_hosts(tmp_path: Path) -> None:
 def test_hosts_that_are_one_machine(tmp_path: Path) -> None:
     (tmp_path / "rsh").write_text('export PYCOLLECTIVE_HOST=$1; shift; exec sh -c "$*"')
     words = [*CLI, "run", "-H", "a:1,b:1", "--rsh", "sh rsh", *DOCTOR, "-"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert all(route.startswith("rank 1 on b, ") for route in json.loads(done.stdout)["from rank 0 on a"])
+    found = json.loads(run_command(*words, cwd=tmp_path).stdout)
+    assert all(route.startswith("rank 1 on b, ") for route in found["from rank 0 on a"])
 
 
 def test_without_a_launcher(tmp_path: Path) -> None:
-    done = subprocess.run([*DOCTOR, "-"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    [finding] = [group for name, group in json.loads(done.stdout).items() if name.startswith("from rank 0")]
+    found = json.loads(run_command(*DOCTOR, "-", cwd=tmp_path).stdout)
+    [finding] = [group for name, group in found.items() if name.startswith("from rank 0")]
     assert finding["other hosts"]["value"] == "none"
 
 

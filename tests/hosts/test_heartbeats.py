@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from launch import run_command
 
 # Rank 0 is alone on its host, ranks 1 and 2 are on another one.  A message begins with: value (of an abort the
 # fault), call, sequence, step (of an abort the culprit), bytes that follow, kind.
@@ -59,13 +60,8 @@ def raised(comm=comm):
 def _play(tmp_path: Path, text: str) -> str:
     script = tmp_path / "peers.py"
     script.write_text(PEERS + text)
-    done = subprocess.run(
-        [sys.executable, "-I", script],
-        env={"PYCOLLECTIVE_HOST_TIMEOUT": "0.4", "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    env = {"PYCOLLECTIVE_HOST_TIMEOUT": "0.4", "OMP_NUM_THREADS": "1"}
+    return run_command(sys.executable, "-I", script, env=env).stdout
 
 
 def test_a_silent_host_is_lost(tmp_path: Path) -> None:
@@ -132,10 +128,8 @@ raised()
 
 
 def test_a_rank_reported_as_lost_is_gone_while_its_connection_is_open(tmp_path: Path) -> None:
-    script = (
-        "print(comm.backend.team.gone(1)); report(2, 1, b'rank 1 is gone'); raised(); print(comm.backend.team.gone(1))"
-    )
-    lines = _play(tmp_path, script).splitlines()
+    gone = "print(comm.backend.team.gone(1))"
+    lines = _play(tmp_path, f"{gone}; report(2, 1, b'rank 1 is gone'); raised(); {gone}").splitlines()
     assert [lines[0], lines[2]] == ["False", "True"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from hosts.namespaces import make_hosts
 from hosts.simulated import Hosts
 from hosts.test_launchers import finish
-from launch import CLI
+from launch import CLI, run_command
 from pycollective.bench.namespaces import ENTER
 
 SCRIPTS = {
@@ -51,11 +51,9 @@ echo 0 >/proc/sys/net/ipv6/conf/eth0/disable_ipv6; ip addr add fd77::{k + 1}/64 
         yield made
 
 
-def run(hosts: Hosts, folder: Path, *words: str, env: Sequence[str] = ()) -> list[str]:
-    command = hosts.command("host0", ["env", "OMP_NUM_THREADS=1", "PYCOLLECTIVE_INIT_TIMEOUT=60", *env, *words])
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return sorted(done.stdout.splitlines())
+def run(hosts: Hosts, folder: Path, *words: str) -> list[str]:
+    command = hosts.command("host0", ["env", "OMP_NUM_THREADS=1", "PYCOLLECTIVE_INIT_TIMEOUT=60", *words])
+    return sorted(run_command(*command, timeout=150, cwd=folder).stdout.splitlines())
 
 
 @pytest.fixture(params=["comm", "c10d"])
@@ -98,10 +96,7 @@ def test_an_elastic_job(hosts: Hosts, script: tuple[str, str], tmp_path: Path) -
 def test_torchrun(hosts: Hosts, script: tuple[str, str], tmp_path: Path, where: str) -> None:
     pytest.importorskip("torch")
     what, path = script
-    jobs: list[tuple[list[str], dict[str, str]]] = []
-    for rank, host in enumerate(hosts.names):
-        words = [sys.executable, "-I", "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
-        words += ["--node-rank", str(rank), "--rdzv-backend", "static", "--rdzv-endpoint", where, path]
-        command = hosts.command(host, words)
-        jobs.append((command, {}))
+    words = [sys.executable, "-I", "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
+    words += ["--rdzv-backend", "static", "--rdzv-endpoint", where, "--node-rank"]
+    jobs = [(hosts.command(host, [*words, str(rank), path]), {}) for rank, host in enumerate(hosts.names)]
     assert finish(jobs, tmp_path) == [f"{what} 2 2"] * 2

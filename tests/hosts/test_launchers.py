@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import importlib.util
 import os
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 from comm.bootstrap.test_launchers import KeyValueServer
 
-from launch import CLI, on_two_host_names
+from launch import CLI, needs, on_two_host_names
 from pycollective.cli.launch.one_host import held_port
 
 TRAINING = """
@@ -36,7 +35,6 @@ mount -t sysfs none /sys && ip link set lo up && ip link add local type veth pee
 ip addr add 10.77.0.1/24 dev local && ip link set local up && ip link set other up &&
 exec "$@\"""", "-")  # fmt: skip
 TOKEN = "0123456789abcdef" * 2
-Way = Callable[[Path], list[str]]
 
 
 def finish(jobs: Sequence[tuple[Sequence[object], Mapping[str, str]]], folder: Path) -> list[str]:
@@ -76,8 +74,7 @@ def mpirun(folder: Path) -> list[str]:
 
 
 def torchrun(folder: Path, *options: str) -> list[str]:
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("needs torch")
+    needs("torch")
     command = [sys.executable, "-I", "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
     with held_port("127.0.0.1") as port:
         where = [option.replace("PORT", str(port)) for option in options]
@@ -131,6 +128,8 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("way", [ours, mpirun, torchrun_c10d, torchrun_static, srun, horovod])
-def test_training_gives_the_bits_of_one_host(tmp_path: Path, way: Way, expected: list[str]) -> None:
+def test_training_gives_the_bits_of_one_host(
+    tmp_path: Path, way: Callable[[Path], list[str]], expected: list[str]
+) -> None:
     (tmp_path / "script.py").write_text(TRAINING)
     assert way(tmp_path) == expected

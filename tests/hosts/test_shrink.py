@@ -48,10 +48,7 @@ def _survive(comm: pc.Communicator, lost: Collection[int]) -> str | list[int]:
 @pytest.mark.parametrize(
     ("hosts", "lost"),
     [
-        ((0, 0, 1, 1), {3}),
-        ((0, 0, 1, 1), {0}),
-        ((0, 0, 1, 1), {2, 3}),
-        ((0, 0, 1, 1), {0, 1}),
+        *(((0, 0, 1, 1), lost) for lost in ({3}, {0}, {2, 3}, {0, 1})),
         ((0, 1, 2), {0}),
         ((0, 1, 2), {0, 2}),
         ((0, 1), {1}),

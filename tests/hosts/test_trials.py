@@ -55,6 +55,9 @@ def test_twenty_trials_have_all_faults_on_both_sides() -> None:
 
 
 TIED = Trial(0, "cut", (2, 2), "collective", (0,))
+TORCH = Trial(0, "cut", (2, 2), "torch", (0,))
+FROZEN = Trial(0, "freeze", (2, 2), "collective", (1,))
+REFUSED = {"refused": "CommunicatorError: no"}
 
 
 def test_who_may_shrink() -> None:
@@ -82,35 +85,38 @@ def judged(one: Trial, rank: int, reports: list[Any], problem: str | None, at: f
 
 
 @pytest.mark.parametrize(
-    ("rank", "reports", "problem"),
+    ("one", "rank", "reports", "problem"),
     [
-        (0, _reports(), None),
-        (1, _reports("ranks 2 and 3 were lost"), None),
-        (1, _reports("ranks 1 and 3 were lost"), "names others, too"),
-        (1, _reports("rank 1 (world rank 3) was lost"), None),
-        (0, _reports()[:2], "has not raised"),
-        (0, _reports("rank 1 was lost"), "names none of the ranks"),
-        (0, _reports("a rank was lost after 3 s"), "names none of the ranks"),
-        (0, _reports(kind="MismatchError"), "raised MismatchError"),
-        (0, _reports(again=-1.0), "its next call"),
-        (0, [*_reports()[:4], {"size": 3}], "2 that continue"),
-        (0, [*_reports()[:3], {"refused": "CommunicatorError: no"}], "2 that continue"),
-        (2, [*_reports("rank 0 was lost")[:3], {"refused": "CommunicatorError: no"}], None),
-        (2, _reports("rank 0 was lost"), "shrink.. did not raise"),
-        (2, _reports("rank 0 was lost")[:3], "shrink.. did not raise"),
+        (TIED, 0, _reports(), None),
+        (TIED, 1, _reports("ranks 2 and 3 were lost"), None),
+        (TIED, 1, _reports("ranks 1 and 3 were lost"), "names others, too"),
+        (TIED, 1, _reports("rank 1 (world rank 3) was lost"), None),
+        (TIED, 0, _reports()[:2], "has not raised"),
+        (TIED, 0, _reports("rank 1 was lost"), "names none of the ranks"),
+        (TIED, 0, _reports("a rank was lost after 3 s"), "names none of the ranks"),
+        (TIED, 0, _reports(kind="MismatchError"), "raised MismatchError"),
+        (TIED, 0, _reports(again=-1.0), "its next call"),
+        (TIED, 0, [*_reports()[:4], {"size": 3}], "2 that continue"),
+        (TIED, 0, [*_reports()[:3], REFUSED], "2 that continue"),
+        (TIED, 2, [*_reports("rank 0 was lost")[:3], REFUSED], None),
+        (TIED, 2, _reports("rank 0 was lost"), "shrink.. did not raise"),
+        (TIED, 2, _reports("rank 0 was lost")[:3], "shrink.. did not raise"),
+        (TIED, 0, _reports(kind="BootstrapError"), "raised BootstrapError"),
+        (TORCH, 0, _reports(kind="BootstrapError"), None),  # of a process group that is being made
+        (FROZEN, 2, [*_reports()[:3], REFUSED], None),  # once it has returned
+        (FROZEN, 2, _reports()[:2], "has not noticed"),
+        (FROZEN, 2, _reports(), "continues"),
     ],
 )
-def test_a_survivor_is_judged(rank: int, reports: list[Any], problem: str | None) -> None:
-    result = judged(TIED, rank, reports, problem)
-    if problem is None:
+def test_a_survivor_is_judged(one: Trial, rank: int, reports: list[Any], problem: str | None) -> None:
+    result = judged(one, rank, reports, problem)
+    if problem is None and one is not FROZEN:
         assert result.seconds == {rank: 1.0} and not trials.late(result)
-        assert trials.late(judged(TIED, rank, reports, problem, 98.0)) == [rank]
+        assert trials.late(judged(one, rank, reports, problem, 98.0)) == [rank]
 
 
 AGAIN = Trial(0, "again", (2, 2), "collective", (1, 2))
-AGAIN_RANK_0 = Trial(
-    0, "again", (2, 2), "collective", (1, 0)
-)  # the rest: of the three that the first shrink() returned
+AGAIN_RANK_0 = Trial(0, "again", (2, 2), "collective", (1, 0))  # the rest: of the three of the first shrink()
 
 
 @pytest.mark.parametrize(
@@ -127,20 +133,3 @@ AGAIN_RANK_0 = Trial(
 def test_a_second_loss_is_judged(one: Trial, report: dict[str, Any], problem: str | None) -> None:
     result = judged(one, 3, [*_reports("rank 1 was lost")[:3], "survived", report], problem, 101.0)
     assert result.seconds == {3: report.get("at", 146.0) - 101}
-
-
-@pytest.mark.parametrize(("kind", "problem"), [("torch", None), ("collective", "raised BootstrapError")])
-def test_a_process_group_that_is_being_made_raises_another_error(kind: str, problem: str | None) -> None:
-    judged(Trial(0, "cut", (2, 2), kind, (0,)), 0, _reports(kind="BootstrapError"), problem)
-
-
-@pytest.mark.parametrize(
-    ("reports", "problem"),
-    [
-        ([*_reports()[:3], {"refused": "CommunicatorError: rank 2 was expelled"}], None),
-        (_reports()[:2], "has not noticed"),
-        (_reports(), "continues"),
-    ],
-)
-def test_a_frozen_rank_that_returns_is_judged(reports: list[Any], problem: str | None) -> None:
-    judged(Trial(0, "freeze", (2, 2), "collective", (1,)), 2, reports, problem)

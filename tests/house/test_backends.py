@@ -14,24 +14,15 @@ def questions(source: str) -> list[int]:
     """The lines that call isinstance or issubclass on a backend."""
     found = []
     for node in ast.walk(ast.parse(source)):
-        if (
-            isinstance(node, ast.Call)
-            and ast.unparse(node.func) in ("isinstance", "issubclass")
-            and len(node.args) == 2
-        ):
-            parts = list(ast.walk(node.args[1]))
-            asked = {part.attr for part in parts if isinstance(part, ast.Attribute)}
-            asked |= {part.id for part in parts if isinstance(part, ast.Name)}
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+            asked = {getattr(part, "attr", getattr(part, "id", "")) for part in ast.walk(node.args[1])}
             found += [node.lineno] if asked & BACKENDS else []
     return found
 
 
-def test_the_search_finds_them() -> None:
+def test_no_backend_type_is_checked() -> None:
     assert questions("if isinstance(comm.backend, (HostsTeam, _core.Team)):\n    pass") == [1]
     assert questions("isinstance(x, np.ndarray)") == []
-
-
-def test_no_backend_type_is_checked() -> None:
     files = sorted(PACKAGE.rglob("*.py"))
     assert len(files) > 100
     assert {str(f.relative_to(PACKAGE)): lines for f in files if (lines := questions(f.read_text()))} == {}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import processes
 import pytest
 from processes import alive, run
-from speed import deadline
+from speed import until
 
 from launch import find_mpirun, launch
 
@@ -21,15 +20,6 @@ LAUNCHERS = [
 ]
 STARTS = pytest.mark.parametrize("loaded", [[], ["difflib"]], ids=["python", "warm"])
 WHO = "import os; rank = int(os.environ.get('PYCOLLECTIVE_RANK', os.environ.get('OMPI_COMM_WORLD_RANK')))\n"
-
-
-@STARTS
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_outputs_are_separated_by_rank(launcher: str, loaded: list[str]) -> None:
-    script = WHO + "import sys; print(rank, sys.argv[1:], 'difflib' in sys.modules)"
-    done = launch(3, script, "a", 7, launcher=launcher, loaded=loaded, check=True)
-    assert done.outputs == [f"{rank} ['a', '7'] {bool(loaded)}\n" for rank in range(3)]
-    assert (done[1], len(done), list(done)[2]) == (done.outputs[1], 3, done.outputs[2])
 
 
 @STARTS
@@ -52,25 +42,10 @@ def test_a_rank_is_killed(loaded: list[str]) -> None:
 @STARTS
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_hang_fails_in_time_and_shows_the_output(launcher: str, loaded: list[str], tmp_path: Path) -> None:
-    started = time.monotonic()
     script = WHO + "import sys, time; open(sys.argv[1], 'w').write(f'{os.getpid()}'); print('here', flush=True)"
     with pytest.raises(AssertionError, match=r"(?s)not done after 1 s.*rank 1\nhere"):
         launch(2, f"{script}; time.sleep(999)", tmp_path / "pid", launcher=launcher, timeout=1, loaded=loaded)
-    assert time.monotonic() - started < deadline(20)
-    while alive(int((tmp_path / "pid").read_text())):  # the test's own limit ends it
-        time.sleep(0.01)
-
-
-def test_scripts_and_functions(tmp_path: Path) -> None:
-    file = tmp_path / "script.py"
-    file.write_text("print('file')")
-    assert launch(1, file, launcher="alone", check=True)[0] == "file\n"
-    assert launch(1, str(file), launcher="alone", check=True)[0] == "file\n"
-    assert launch(2, _double, 4, check=True).outputs == ["8\n", "8\n"]
-
-
-def _double(text: str) -> None:
-    print(2 * int(text))
+    until(lambda: not alive(int((tmp_path / "pid").read_text())))
 
 
 @STARTS

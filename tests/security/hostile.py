@@ -55,7 +55,6 @@ class Attack:
         ]  # fmt: skip
 
     def run(self) -> None:
-        """All attacks."""
         self._open()  # silent
         for payload in self.payloads:
             self._send(self._open(), payload)
@@ -157,7 +156,6 @@ class Attack:
 
 
 def main(token: str, trap: str, *ports: str) -> None:
-    """See the module's docstring."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
     attacks = []
     for text in ports:

@@ -132,7 +132,6 @@ class Neighbour:
 
 
 def main(uid: str, pid: str, addresses: str) -> None:
-    """See the module's docstring."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # more than a hundred connections to each port
     neighbour = Neighbour(int(uid), pid, addresses.split(","))

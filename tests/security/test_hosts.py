@@ -170,9 +170,8 @@ class Job:
         self.attack(least, "stop")
         assert [each.wait(60) for each in self.running] == [0] * len(self.running), self.log.read_text()
         text = self.log.read_text()
-        assert text.count("right after") == text.count(f"steps of {ranks}") == ranks and "generation 2" not in text, (
-            text
-        )
+        assert text.count("right after") == text.count(f"steps of {ranks}") == ranks, text
+        assert "generation 2" not in text, text
         assert self.steps() > before
         assert not (self.folder / "trap").exists()
         assert {address for address, _ in self.tried} == {"10.77.0.1", "10.77.0.2"}

@@ -14,14 +14,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from speed import until
 
-from launch import OPEN_MPI_SETTINGS, _launcher, end_job, find_mpirun
+from labs import needs_mpi
+from launch import OPEN_MPI_SETTINGS, _launcher, end_job
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -86,34 +86,26 @@ dist.destroy_process_group()
 """
 
 
-@dataclass(frozen=True)
-class Spaces:
-    """Names of the namespaces: of the job, and of the network next to it."""
-
-    job: str
-    network: str
-
-
 @pytest.fixture(scope="module")
-def spaces() -> Iterator[Spaces]:
-    """Two namespaces with a cable between them."""
+def spaces() -> Iterator[tuple[str, str]]:
+    """Names of two namespaces with a cable between them: of the job, and of the network next to it."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("needs root, to be another user, and ip (iproute2), to make network namespaces")
-    found = Spaces(f"pc-job-{os.getpid()}", f"pc-net-{os.getpid()}")
+    job, network = found = f"pc-job-{os.getpid()}", f"pc-net-{os.getpid()}"
     try:
-        for name in (found.job, found.network):
+        for name in found:
             made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
             if made.returncode != 0:
                 pytest.skip(f"network namespaces are not permitted here: {made.stderr.strip()}")
             _ip("-n", name, "link", "set", "lo", "up")
-        cable = ["veth0", "netns", found.job, "type", "veth", "peer", "name", "veth0", "netns", found.network]
+        cable = ["veth0", "netns", job, "type", "veth", "peer", "name", "veth0", "netns", network]
         _ip("link", "add", *cable)
-        for name, address in ((found.job, HOST), (found.network, NETWORK)):
+        for name, address in ((job, HOST), (network, NETWORK)):
             _ip("-n", name, "address", "add", f"{address}/24", "dev", "veth0")
             _ip("-n", name, "link", "set", "veth0", "up")
         yield found
     finally:
-        for name in (found.job, found.network):
+        for name in found:
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
@@ -126,14 +118,11 @@ def stranger(space: str, pid: int, addresses: str) -> Iterator[Callable[[], dict
     """A neighbor; calling the yielded object makes it look for new targets, and returns all that it has reached."""
     command = ["ip", "netns", "exec", space, sys.executable, str(HERE / "neighbour.py"), NOBODY, str(pid), addresses]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None and process.stdout is not None
-        pipe, answers = process.stdin, process.stdout
 
         def look() -> dict[str, Any]:
-            pipe.write("\n")
-            pipe.flush()
-            found: dict[str, Any] = json.loads(answers.readline())
-            return found
+            process.stdin.write("\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
 
         try:
             yield look
@@ -145,17 +134,14 @@ def wait_for(job: subprocess.Popen[bytes], *files: Path) -> None:
     until(lambda: all(file.exists() for file in files) or job.poll() is not None, 60)
 
 
-needs_mpi = [pytest.mark.mpi, pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")]
-
-
 @pytest.mark.parametrize("launcher", ["pycollective", "torchrun", pytest.param("mpirun", marks=needs_mpi)])
-def test_a_job_beside_strangers(spaces: Spaces, tmp_path: Path, launcher: str) -> None:
+def test_a_job_beside_strangers(spaces: tuple[str, str], tmp_path: Path, launcher: str) -> None:
     script, log = tmp_path / "job.py", tmp_path / "log"
     script.write_text(JOB)
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYCOLLECTIVE_", "OMPI_", "PMI", "PRTE_"))}
     env |= {**OPEN_MPI_SETTINGS, "OMP_NUM_THREADS": "1", "PYCOLLECTIVE_ELASTIC_FILE": str(tmp_path / "commits")}
     program = [sys.executable, str(script), str(tmp_path)]
-    command = ["ip", "netns", "exec", spaces.job, *_launcher(launcher, 2, 0), *program]
+    command = ["ip", "netns", "exec", spaces[0], *_launcher(launcher, 2, 0), *program]
     with log.open("wb") as output:
         job = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=output, stderr=output, start_new_session=True)
     try:
@@ -164,10 +150,11 @@ def test_a_job_beside_strangers(spaces: Spaces, tmp_path: Path, launcher: str) -
             (tmp_path / "go").touch()
             wait_for(job, tmp_path / "ready0", tmp_path / "ready1")
         with (
-            stranger(spaces.job, job.pid, f"127.0.0.1,{HOST}") as user,
-            stranger(spaces.network, job.pid, HOST) as network,
+            stranger(spaces[0], job.pid, f"127.0.0.1,{HOST}") as user,
+            stranger(spaces[1], job.pid, HOST) as network,
         ):
-            until(lambda: launcher == "mpirun" or _ours(user()) or job.poll() is not None, 30)  # where ranks connect
+            if launcher != "mpirun":  # where ranks connect
+                until(lambda: "pycollective/" in str(user()["reached"]) or job.poll() is not None, 30)
             assert job.poll() is None, log.read_text()
             network()
             (tmp_path / "go").touch()
@@ -195,7 +182,3 @@ def test_a_job_beside_strangers(spaces: Spaces, tmp_path: Path, launcher: str) -
         assert f"{HOST} {port}" not in {*reached["reached"], *from_network["reached"]}
     if launcher == "pycollective":
         assert from_network["reached"] == {}, "a port of ours is open to the network"
-
-
-def _ours(found: dict[str, Any]) -> list[str]:
-    return [name for name in found["reached"] if name.startswith("pycollective/")]

@@ -80,7 +80,6 @@ def test_cores_that_others_use_are_measured_now() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE
     ) as other:
-        assert other.stdout is not None
         other.stdout.readline()
         assert busy_cores(0.5) > 0.2  # it may share its core
         other.kill()
@@ -102,7 +101,6 @@ def test_neighbours_end_with_a_process_that_is_killed() -> None:
         "with busy_neighbours(1) as pids:\n print(pids[0], flush=True)\n time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-I", "-c", code], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         pid = int(process.stdout.readline())
         until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == 19)
         process.send_signal(signal.SIGKILL)
