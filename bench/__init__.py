@@ -9,8 +9,8 @@ workload/         cases.py: a collective, a type, a count; bytes, algbw and busb
                   data.py: random inputs, poison, and the float64 reference behind ``#wrong``
                   plan.py: the candidates of a run
 peers/            a common interface, and one file for each library
-measurement/      measure.py: rounds, every candidate once in each, in rotated order
-                  stats.py: rotation and paired ratios;  overheads.py: times without a peer
+measurement/      measure.py: rounds, every candidate once in each, in a balanced order
+                  stats.py: that order, and paired ratios;  overheads.py: times without a peer
 row.py            a row of a result, and a line of a table of goals
 result.py         provenance, JSON (the structs define its schema) and CSV
 goals.py          the goals of all programs but gpu/, and how they are judged

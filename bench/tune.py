@@ -276,13 +276,13 @@ def _on_these_ranks(console: Console, out: Path, search: Search) -> None:
 def _keep(console: Console, out: Path, name: str, rows: tuple[tuning_file.Row, ...]) -> None:
     tuning_file.update(str(out), name, rows)
     table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("collective", "bytes", "topology", "variant", "tile", "times as fast"):
-        table.add_column(heading, justify="right" if heading in ("tile", "times as fast") else "left")
+    for heading in ("collective", "more than", "up to", "choice", "times as fast"):
+        left = heading in ("collective", "choice")
+        table.add_column(heading, justify="left" if left else "right", no_wrap=heading != "choice")
     for row in rows:
-        most = format_size(row.up_to) if row.up_to < 1 << 62 else "any"
-        size = f"{format_size(row.above)} to {most}" if row.above else f"up to {most}"
-        tile = format_size(row.tile) if row.tile else "as set"
-        table.add_row(row.collective, size, row.topology, "small" if row.small else "large", tile, f"{row.speedup:.2f}")
+        sizes = format_size(row.above) if row.above else "", format_size(row.up_to) if row.up_to < 1 << 62 else ""
+        choice = written(Choice(row.topology, row.small, row.tile))
+        table.add_row(row.collective, *sizes, choice, f"{row.speedup:.2f}")
     console.print(f"{name} ranks: the default is beaten for {len(rows) or 'no'} ranges of sizes", highlight=False)
     if rows:
         console.print(table)

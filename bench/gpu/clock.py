@@ -11,6 +11,8 @@ from typing import Any
 
 from pycollective.comm.cuda.runtime import load
 
+from ..measurement.stats import balanced_order
+
 GRAPH_SECONDS = 2e-3
 """Duration of a graph in seconds: long compared with its launch."""
 MOST_CALLS = 200
@@ -85,7 +87,7 @@ class Clock:
         return float(after.seconds_since(before))
 
     def compare(self, candidates: Sequence[Candidate], rounds: int = 9, sets: int = 1) -> list[Timing]:
-        """Time candidates in turns: each once per round, in rotated order.
+        """Time candidates in turns: each once per round, in a balanced order.
 
         Args:
             sets: of buffers; a graph contains a multiple of them.
@@ -93,8 +95,7 @@ class Clock:
         prepared = [self._prepare(candidate, sets) for candidate in candidates]
         taken: list[list[float]] = [[] for _ in candidates]
         for turn in range(rounds):
-            for place in range(len(prepared)):
-                i = (place + turn) % len(prepared)
+            for i in balanced_order(len(prepared), turn):
                 launch, calls, delay = prepared[i]
                 self.now = candidates[i].name
                 taken[i].append(self.between_events(launch, delay) / calls)

@@ -1,4 +1,4 @@
-"""Interleaved measurement: rounds in which every candidate runs once, in rotated order, in the same processes.
+"""Interleaved measurement: rounds in which every candidate runs once, in a balanced order, in the same processes.
 
 A candidate's turn is a block of calls that begins after a barrier.  Every rank writes its input before each call, which
 is timed by itself (less the cost of reading the clock), so writing is not timed; without fresh inputs the block is
@@ -23,7 +23,7 @@ from ..peers.tensors import as_tensor
 from ..ranks.world import World, first_problem
 from ..workload.data import count_wrong, fill_input, poison
 from ..workload.plan import PAGE, Budget, Candidate, Conditions
-from .stats import rotation
+from .stats import balanced_order
 
 __all__ = ["Buffers", "Measured", "NotMeasured", "OutOfMemory", "Timed", "clock_cost", "measure", "take_rounds"]
 
@@ -280,7 +280,7 @@ def take_rounds(world: World, runs: Sequence[Timed], budget: Budget) -> list[lis
     rounds = _prepare_rounds(world, runs, budget)
     taken = np.zeros((len(runs), rounds), np.int64)
     for index in range(rounds):
-        for turn in rotation(len(runs), index):
+        for turn in balanced_order(len(runs), index):
             world.barrier()
             taken[turn, index] = runs[turn].block()
     slowest = np.max(world.share(taken), axis=0)  # a collective has completed when its last rank has

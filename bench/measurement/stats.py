@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-__all__ = ["Ratio", "paired_ratio", "rotation", "rounded"]
+__all__ = ["Ratio", "balanced_order", "paired_ratio", "rounded"]
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,15 @@ def rounded(value: float, digits: int = 4) -> float:
     return float(f"{value:.{digits}g}")
 
 
-def rotation(count: int, round_index: int) -> list[int]:
-    """The order of a round: 0..count-1, rotated by one each time, so that no candidate is always first."""
-    return [(round_index + place) % count for place in range(count)]
+def balanced_order(count: int, round_index: int) -> list[int]:
+    """The order of a round: in 2 * count rounds each of 0..count-1 follows each other one twice, and is first twice.
+
+    Otherwise one would always find the caches as the same other one leaves them.  E. J. Williams, "Experimental designs
+    balanced for the estimation of residual effects of treatments", Australian Journal of Scientific Research A 2, 1949.
+    """
+    steps = [(place + 1) // 2 if place % 2 else -(place // 2) for place in range(count)]
+    line = [(round_index // 2 + step) % count for step in steps]
+    return line[::-1] if round_index % 2 else line
 
 
 def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:

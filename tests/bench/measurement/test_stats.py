@@ -1,15 +1,20 @@
-"""Rotation and paired ratios."""
+"""The order of rounds, and paired ratios."""
+
+import itertools
+from collections import Counter
 
 import pytest
 
-from pycollective.bench.measurement.stats import paired_ratio, rotation
+from pycollective.bench.measurement.stats import balanced_order, paired_ratio
 
 
-def test_every_candidate_is_first_equally_often() -> None:
-    rounds = [rotation(4, index) for index in range(8)]
-    assert all(sorted(order) == [0, 1, 2, 3] for order in rounds)
-    assert [order[0] for order in rounds] == [0, 1, 2, 3, 0, 1, 2, 3]
-    assert rotation(0, 3) == []
+@pytest.mark.parametrize("n", range(8))
+def test_every_candidate_is_first_and_follows_each_other_equally_often(n: int) -> None:
+    rounds = [balanced_order(n, index) for index in range(2 * n)]
+    assert all(sorted(order) == list(range(n)) for order in rounds)
+    assert Counter(order[0] for order in rounds) == dict.fromkeys(range(n), 2)
+    pairs = Counter(pair for order in rounds for pair in itertools.pairwise(order))
+    assert set(pairs.values()) <= {2} and len(pairs) == n * (n - 1)
 
 
 def test_a_slow_phase_of_the_machine_does_not_change_the_ratio() -> None:
