@@ -258,7 +258,7 @@ def _starting(console: Console, count: int) -> Run:
 
 
 def _on_these_ranks(console: Console, out: Path, search: Search) -> None:
-    """Collective. All see the rows of rank 0, and so decide alike what is measured next."""
+    """Collective. All see the rows of rank 0, from which they choose what is measured next."""
     with open_world() as world, LiveTable(console, 2) as live:
         hosts = importlib.import_module("pycollective").init().backend.group.nodes.of
 

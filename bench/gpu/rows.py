@@ -9,8 +9,9 @@ from datetime import datetime, timezone
 from typing import Any
 
 from pycollective.cli.outputs import json_text
+from pycollective.comm.host.cores import cpu_model
 
-from ..result import commit, cpu_model, version_of
+from ..result import commit, version_of
 
 SCHEMA = "pycollective-bench-gpu/1"
 

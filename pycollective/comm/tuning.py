@@ -1,6 +1,6 @@
 """Measured choices for calls that name no topology, instead of the planner's rules: the file of PYCOLLECTIVE_TUNING.
 
-Rank 0 reads it (tuning_file.py) and sends it to all ranks when they connect, so that all choose alike.
+Rank 0 reads it (tuning_file.py) and sends it to all ranks when they connect, which then make the same choices.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def test_ranks_of_all_hosts_find_one_another() -> None:
 from pycollective.comm.bootstrap.detection import detect
 from pycollective.comm.bootstrap.nodes import discover
 found = detect(timeout=20)
-nodes = discover(found)
+nodes, _ = discover(found)
 gathered = found.allgather(b"%d" % rank)
 print(found.kind, found.size, nodes.of, nodes.local_rank, os.environ["LOCAL_RANK"], b"".join(gathered).decode())
 """

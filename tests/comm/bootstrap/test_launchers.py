@@ -30,7 +30,7 @@ CONNECT = """
     assert b.allgather(b"") == [b""] * b.size
     big = b.allgather(bytes([b.rank]) * 1_000_000)
     assert all(big[r] == bytes([r]) * 1_000_000 for r in range(b.size))
-    n = discover(b)
+    n, _ = discover(b)
     print(b.kind, b.rank, b.size, n.local_rank, n.local_size, n.cross_rank, n.cross_size, n.count)
     b.close()
     b.close()

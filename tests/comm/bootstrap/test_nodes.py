@@ -39,4 +39,4 @@ def test_a_setting_divides_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_discover_uses_the_bootstrap() -> None:
-    assert discover(Alone()).of == (0,)
+    assert discover(Alone(), b"more") == (place([0], 0), b"more")
