@@ -8,6 +8,7 @@ import pickle
 import re
 import signal
 import threading
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from calls import MOVING, REDUCING, call, on_each_rank
-from processes import Job, run
+from processes import Job, all_say, run
 from speed import until
 
 import pycollective
@@ -38,9 +39,8 @@ def heaps() -> list[str]:
     """The mappings of heaps in this process, with their flags."""
     rows = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.MULTILINE)
     large = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE") // 1024
-    return [
-        row for row in rows if "memfd:pycollective" in row and re.search(rf"^Size: +{large} kB$", row, re.MULTILINE)
-    ]
+    size = re.compile(rf"^Size: +{large} kB$", re.MULTILINE)
+    return [row for row in rows if "memfd:pycollective" in row and size.search(row)]
 
 
 def until_mapped(comm: Communicator) -> None:
@@ -226,31 +226,35 @@ def test_arrays_are_resized_viewed_and_pickled_like_others() -> None:
     assert view[0] == 5
 
 
-def test_a_child_has_its_own_copy() -> None:
-    """What either process writes after the fork stays its own, and the child allocates and frees without harm."""
-    x, y = shared(np.ones(COUNT)), shared(np.ones(COUNT))
-    read, write = os.pipe()
+def in_a_child(act: Callable[[], object]) -> None:
+    """In a forked process, which then ends."""
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            x[:] = 2
-            assert (x == 2).all()
-            assert (y == 1).all()
-            del y
-            with pycollective.shared_arrays():
-                own = np.full(COUNT, 3.0)
-            code = 0 if own[0] == 3 and os.write(write, b"1") else 1
+            act()
+            code = 0
         finally:
             os._exit(code)
-    assert os.read(read, 1) == b"1"
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_child_has_its_own_copy() -> None:
+    """What either process writes after the fork stays its own, and the child allocates and frees without harm."""
+    x, y = shared(np.ones(COUNT)), shared(np.ones(COUNT))
+
+    def act() -> None:
+        nonlocal y
+        x[:] = 2
+        assert (x == 2).all() and (y == 1).all()
+        del y
+        assert shared(np.full(COUNT, 3.0))[0] == 3
+
+    in_a_child(act)
     assert (x == 1).all()
     used = _core.heap_bytes()[0]
     del y
     assert _core.heap_bytes()[0] < used
-    os.close(read)
-    os.close(write)
 
 
 def survivors(comm: Communicator, link: Connection) -> int:
@@ -283,9 +287,8 @@ def survivors(comm: Communicator, link: Connection) -> int:
 
 def test_a_killed_rank_leaves_nothing_behind_and_its_survivors_share_again() -> None:
     with Job(3, survivors) as job:
-        for rank in range(3):
-            assert job.hear(rank) == "ready"
-        job.kill(1, signal.SIGKILL)
+        all_say(job, "ready")
+        job.kill(1)
         outcomes = job.outcomes()
         assert [outcomes[rank].value for rank in (0, 2)] == [2, 2], outcomes
 
@@ -293,11 +296,8 @@ def test_a_killed_rank_leaves_nothing_behind_and_its_survivors_share_again() -> 
 def test_a_world_of_threads_after_a_fork() -> None:
     """The memory of a parent is not the child's to share: its calls stage what is there."""
     x = shared(np.ones(COUNT))
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            code = 0 if local_world(2).run(lambda comm: comm.allreduce(x)[0]) == [2.0, 2.0] else 1
-        finally:
-            os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
+
+    def act() -> None:
+        assert local_world(2).run(lambda comm: comm.allreduce(x)[0]) == [2.0, 2.0]
+
+    in_a_child(act)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import selectors
+import select
 import socket
 import subprocess
 import sys
 import textwrap
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from seeds import examples
+from speed import until
 
 from meeting import on_ranks, on_threads
 from pycollective.comm.bootstrap.sockets.authentication import (
@@ -60,8 +62,8 @@ class World:
         **more: Any,
     ) -> dict[int, list[socket.socket]]:
         others = [r for r in range(len(self.endpoints)) if r != rank] if peers is None else peers
-        until, listener = time.monotonic() + seconds, self.listeners[rank]
-        return connect_all(listener, self.endpoints, rank, others, purpose, lanes, until, watched=[0], **more)
+        listener, end = self.listeners[rank], time.monotonic() + seconds
+        return connect_all(listener, self.endpoints, rank, others, purpose, lanes, end, watched=[0], **more)
 
     def exchange(self, rank: int, *arguments: Any, **options: Any) -> None:
         """Connect as `connect` does; each connection leads to the right rank and lane."""
@@ -76,10 +78,6 @@ class World:
 
     def exchange_all(self, **options: Any) -> None:
         ok(on_ranks(range(len(self.listeners)), lambda rank: self.exchange(rank, **options)))
-
-
-def calls(*actions: Callable[[], object]) -> list[object]:
-    return on_threads(list(actions))
 
 
 def ok(results: list[object]) -> None:
@@ -123,7 +121,7 @@ def test_communicators_built_one_after_the_other_by_ranks_at_different_points() 
         world.exchange(2, b"a", peers=[0])
         world.exchange(2, b"b", peers=[0])
 
-    ok(calls(first, second, third))
+    ok(on_threads([first, second, third]))
 
 
 def test_two_communicators_built_at_once_by_threads_in_another_order() -> None:
@@ -169,10 +167,8 @@ def test_strangers_delay_nobody_and_are_closed(junk: bytes) -> None:
 def test_another_token_is_refused_by_both_ends() -> None:
     world = World(2)
     other = Listener("127.0.0.1", bytes(16), "elsewhere")
-    errors = calls(
-        lambda: world.connect(0, seconds=1),
-        lambda: connect_all(other, world.endpoints, 1, [0], b"world", 1, time.monotonic() + 1),
-    )
+    dial = partial(connect_all, other, world.endpoints, 1, [0], b"world", 1, time.monotonic() + 1)
+    errors = on_threads([lambda: world.connect(0, seconds=1), dial])
     assert "rank 0 on host host0 was not reached at 127.0.0.1:" in str(errors[0])
     assert "by rank 1 on host host1" in str(errors[0])
     assert "rank 1 on host host1 cannot reach rank 0 on host host0 at 127.0.0.1:" in str(errors[1])
@@ -247,7 +243,7 @@ def change(reader: socket.socket, writer: socket.socket, at: int, flip: int) -> 
 
 def test_two_processes_with_one_rank_are_an_error() -> None:
     world = World(3)  # rank 2 is missing, so that rank 0 still waits
-    errors = calls(lambda: world.connect(0), *[lambda: world.connect(1, peers=[0], seconds=1)] * 2)
+    errors = on_threads([lambda: world.connect(0), *[lambda: world.connect(1, peers=[0], seconds=1)] * 2])
     assert "two processes claim rank 1" in str(errors[0])
 
 
@@ -256,12 +252,14 @@ def test_a_rank_that_dials_again_after_its_connection_broke_is_accepted() -> Non
     lost = socket.create_connection(world.listeners[0].address)
     lost.setblocking(False)
     dialling = DiallingEnd(TOKEN, CLAIM)
-    until = time.monotonic() + 5
-    while not dialling.answered:
+
+    def answered() -> bool:
         world.listeners[0].serve()
-        if select_for(lost):
+        if select.select([lost], [], [], 0.01)[0]:
             dialling.advance(lost)
-        assert time.monotonic() < until
+        return dialling.answered
+
+    until(answered)
     lost.close()
     world.exchange_all()
 
@@ -273,19 +271,11 @@ def ended(connection: socket.socket) -> bool:
         return True
 
 
-def select_for(connection: socket.socket) -> bool:
-    with selectors.DefaultSelector() as selector:
-        selector.register(connection, selectors.EVENT_READ)
-        return bool(selector.select(0.01))
-
-
 def test_nobody_listens() -> None:
     world = World(2)
     world.listeners[0].close()
-    with pytest.raises(
-        BootstrapError,
-        match=r"rank 1 on host host1 cannot reach rank 0 on host host0 at 127\.0\.0\.1:\d+: connection refu",
-    ):
+    text = r"rank 1 on host host1 cannot reach rank 0 on host host0 at 127\.0\.0\.1:\d+: connection refu"
+    with pytest.raises(BootstrapError, match=text):
         world.connect(1, seconds=0.3)
 
 
@@ -311,7 +301,7 @@ def test_another_program_listens() -> None:
             finally:
                 other.shutdown(socket.SHUT_RDWR)
 
-        errors = calls(greet, connect)
+        errors = on_threads([greet, connect])
     assert "is not pycollective, or another version of it" in str(errors[1])
 
 
@@ -325,7 +315,7 @@ def test_the_peer_has_not_called() -> None:
             world.listeners[0].serve()
             time.sleep(0.005)
 
-    errors = calls(serve, lambda: world.connect(1, seconds=0.5))
+    errors = on_threads([serve, lambda: world.connect(1, seconds=0.5)])
     assert "its process runs, but has not called" in str(errors[1])
 
 
@@ -339,7 +329,7 @@ def test_a_peer_that_is_lost_meanwhile_is_not_waited_for() -> None:
 
 def test_missing_ranks_are_named_by_host_and_others_are_closed() -> None:
     world = World(4)
-    error, found = calls(lambda: world.connect(0, seconds=0.5), lambda: world.connect(1, peers=[0]))
+    error, found = on_threads([lambda: world.connect(0, seconds=0.5), lambda: world.connect(1, peers=[0])])
     assert "rank 2 on host host2" in str(error)
     assert "rank 3 on host host3" in str(error)
     assert "host1" not in str(error)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import MOVING, REDUCING, call, expected, has
+from calls import MOVING, REDUCING, call, expected, has, on_each_rank
 from fuzz.sequences import play, random_steps
 from reference import DTYPES, OPERATORS, Array, contributions, same_bits, takes
 
@@ -37,8 +37,9 @@ def on_hosts(hosts: Sequence[int], function: Any) -> list[Any]:
 
 @pytest.mark.parametrize("hosts", [*HOSTS, *MORE_HOSTS], ids=str)
 @pytest.mark.parametrize("topology", PACKAGED)
-def test_every_collective(hosts: tuple[int, ...], topology: str) -> None:
-    n = len(hosts)
+@on_each_rank()
+def test_every_collective(comm: Communicator, hosts: tuple[int, ...], topology: str) -> None:
+    n, rank = comm.size, comm.rank
     cases = [
         (name, count * n, (count + n - 1) % n)
         for name in (*REDUCING, *MOVING, "scan", "exscan")
@@ -47,37 +48,30 @@ def test_every_collective(hosts: tuple[int, ...], topology: str) -> None:
     ]
     data = {count: np.arange(n * count, dtype="i8").reshape(n, count) % 1013 for _, count, _ in cases}
 
-    def run(comm: Communicator) -> list[Any]:
-        def make(name: str, count: int, root: int) -> Any:
-            return call(comm, name, data[count][comm.rank].copy(), root, topology=topology, timeout=20)
+    def make(name: str, count: int, root: int) -> Any:
+        return call(comm, name, data[count][rank].copy(), root, topology=topology, timeout=20)
 
-        blocking = [make(*case) for case in cases]
-        handles = [make(f"i{name}", count, root) for name, count, root in cases]
-        return [*blocking, *(handle.result(20) for handle in handles)]
-
-    for rank, results in enumerate(on_hosts(hosts, run)):
-        for (name, count, root), got in zip([*cases, *cases], results, strict=True):
-            if name == "exscan" and rank == 0:
-                continue  # nothing comes before it
-            if "scan" in name:
-                right = data[count][: rank + (name == "scan")].sum(0)
-            else:
-                right = expected(name, data[count], root, rank)
-            assert (got is None) == (right is None), (name, count, rank)
-            assert right is None or np.array_equal(got, right), (name, count, rank)
+    results = [make(*case) for case in cases]
+    handles = [make(f"i{name}", count, root) for name, count, root in cases]
+    results += [handle.result(20) for handle in handles]
+    for (name, count, root), got in zip([*cases, *cases], results, strict=True):
+        if name == "exscan" and rank == 0:
+            continue  # nothing comes before it
+        if "scan" in name:
+            right = data[count][: rank + (name == "scan")].sum(0)
+        else:
+            right = expected(name, data[count], root, rank)
+        assert (got is None) == (right is None), (name, count, rank)
+        assert right is None or np.array_equal(got, right), (name, count, rank)
 
 
 @pytest.mark.parametrize("hosts", [*HOSTS, *MORE_HOSTS], ids=str)
-def test_averages_with_neighbours(hosts: tuple[int, ...]) -> None:
-    n = len(hosts)
-
-    def run(comm: Communicator) -> None:
-        me = comm.rank
-        for shift in range(1, n):
-            got = comm.mix(np.full(9000, me, "f8"), lambda r, size, step, s=shift: {r: 0.5, (r + s) % size: 0.5}, shift)
-            assert (got == (me + (me + shift) % n) / 2).all()
-
-    on_hosts(hosts, run)
+@on_each_rank()
+def test_averages_with_neighbours(comm: Communicator, hosts: tuple[int, ...]) -> None:
+    n, me = comm.size, comm.rank
+    for shift in range(1, n):
+        got = comm.mix(np.full(9000, me, "f8"), lambda r, size, step, s=shift: {r: 0.5, (r + s) % size: 0.5}, shift)
+        assert (got == (me + (me + shift) % n) / 2).all()
 
 
 @pytest.mark.parametrize("hosts", [(0, 0, 1, 1), (0, 1, 1, 2, 2, 2), (0, 0, 1, 1, 2, 2), (0, 1, 0, 1)], ids=str)
@@ -133,8 +127,9 @@ def test_the_default_has_the_bits_of_one_host(hosts: tuple[int, ...], dtype: str
 
 
 @pytest.mark.parametrize("hosts", HOSTS, ids=str)
-def test_random_sequences_of_calls(hosts: tuple[int, ...]) -> None:
-    on_hosts(hosts, lambda comm: play(comm, random_steps(len(hosts), 60)))
+@on_each_rank()
+def test_random_sequences_of_calls(comm: Communicator, hosts: tuple[int, ...]) -> None:
+    play(comm, random_steps(len(hosts), 60))
 
 
 def test_large_arrays_in_many_tiles() -> None:
@@ -142,37 +137,33 @@ def test_large_arrays_in_many_tiles() -> None:
         x = np.random.default_rng(comm.rank).standard_normal(1_500_001).astype("f4")
         return [comm.allreduce(x, topology=name).tobytes() for name in ("ordered", "ring", "tree")]
 
-    here = local_world(4).run(run)
-    across = on_hosts((0, 0, 1, 1), run)
+    here, across = local_world(4).run(run), on_hosts((0, 0, 1, 1), run)
     assert across[0][0] == here[0][0]
     assert across.count(across[0]) == 4
 
 
 @pytest.mark.parametrize("hosts", [(0, 0, 1, 1), (0, 1, 2, 3), (0, 1, 0, 1)], ids=str)
-def test_communicators_of_some_ranks(hosts: tuple[int, ...]) -> None:
-    def run(comm: Communicator) -> None:
-        split_in_every_way(comm, None)
-        assert (comm.split(0 if comm.rank == 3 else None) is None) == (comm.rank != 3)
-        comm.barrier()
-
-    on_hosts(hosts, run)
+@on_each_rank()
+def test_communicators_of_some_ranks(comm: Communicator, hosts: tuple[int, ...]) -> None:
+    split_in_every_way(comm, None)
+    assert (comm.split(0 if comm.rank == 3 else None) is None) == (comm.rank != 3)
+    comm.barrier()
 
 
-def test_messages_both_ways_at_once_and_sends_before_receives() -> None:
-    def run(comm: Communicator) -> list[float]:
-        peer = comm.rank ^ 2
-        for _ in range(3):  # a small message is sent although nobody receives yet
-            comm.send(np.full(100, comm.rank), peer)
-        large = comm.isend(np.full(700_000, float(comm.rank)), peer)
-        got = [comm.recv(np.empty(100, int), peer).sum() / 100 for _ in range(3)]
-        got.append(comm.recv(np.empty(700_000), peer).mean())
-        large.wait()
-        return got
-
-    assert on_hosts((0, 0, 1, 1), run) == [[rank ^ 2] * 4 for rank in range(4)]
+@on_each_rank(hosts=(0, 0, 1, 1))
+def test_messages_both_ways_at_once_and_sends_before_receives(comm: Communicator) -> None:
+    peer = comm.rank ^ 2
+    for _ in range(3):  # a small message is sent although nobody receives yet
+        comm.send(np.full(100, comm.rank), peer)
+    large = comm.isend(np.full(700_000, float(comm.rank)), peer)
+    for count in (100, 100, 100, 700_000):
+        assert (comm.recv(np.empty(count, int if count == 100 else float), peer) == peer).all()
+    large.wait()
 
 
-def test_hosts_are_checked() -> None:
+def test_sizes_and_hosts_are_checked() -> None:
+    with pytest.raises(ValueError, match="size must be an integer from 1 to"):
+        local_world(0)
     with pytest.raises(ValueError, match="one number for each of 3 ranks, not 2"):
         local_world(3, hosts=(0, 1))
     assert local_world(2, hosts=(7, 7)).run(lambda comm: comm.local_size) == [2, 2]
@@ -190,10 +181,11 @@ def _first_error(comm: Communicator, call: Callable[[], object]) -> str:
 
 
 @pytest.mark.parametrize("collective", ["broadcast", "reduce"])
-def test_ranks_that_each_only_send_or_only_wait_are_told(collective: str) -> None:
+@on_each_rank(hosts=(0, 1))
+def test_ranks_that_each_only_send_or_only_wait_are_told(comm: Communicator, collective: str) -> None:
     """Each of two roots sends in its own call, and meets the other's message in the next; or both wait."""
-    texts = on_hosts((0, 1), lambda comm: _first_error(comm, lambda: call(comm, collective, np.ones(3), comm.rank)))
-    assert all("root=0" in text and "root=1" in text for text in texts), texts
+    text = _first_error(comm, lambda: call(comm, collective, np.ones(3), comm.rank))
+    assert "root=0" in text and "root=1" in text, text
 
 
 def _within_hosts(weight: float) -> Callable[[int, int, int], dict[int, float]]:
@@ -203,54 +195,48 @@ def _within_hosts(weight: float) -> Callable[[int, int, int], dict[int, float]]:
 
 @pytest.mark.parametrize("hosts", [(0, 0, 1, 1), (0, 0, 1, 2), (0, 1, 0, 1), (0, 1, 2, 3)])
 @pytest.mark.parametrize("differs", ["weights", "step", "length", "call"])
-def test_ranks_without_an_edge_between_their_hosts_compare_their_calls(hosts: tuple[int, ...], differs: str) -> None:
-    def run(comm: Communicator) -> str:
-        what = differs if comm.rank >= 2 else ""
+@on_each_rank()
+def test_ranks_without_an_edge_between_their_hosts_compare_their_calls(
+    comm: Communicator, hosts: tuple[int, ...], differs: str
+) -> None:
+    what = differs if comm.rank >= 2 else ""
 
-        def call() -> None:
-            for _ in range(30):
-                comm.mix(np.ones(3), _within_hosts(0.5), 1)
-            if what == "call":
-                comm.allreduce(np.ones(3))
-            else:
-                graph = _within_hosts(0.25 if what == "weights" else 0.5)
-                comm.mix(np.ones(4 if what == "length" else 3), graph, 2 if what == "step" else 1)
+    def call() -> None:
+        for _ in range(30):
+            comm.mix(np.ones(3), _within_hosts(0.5), 1)
+        if what == "call":
+            comm.allreduce(np.ones(3))
+        else:
+            graph = _within_hosts(0.25 if what == "weights" else 0.5)
+            comm.mix(np.ones(4 if what == "length" else 3), graph, 2 if what == "step" else 1)
 
-        return _first_error(comm, call)
-
-    texts = on_hosts(hosts, run)
+    text = _first_error(comm, call)
     found = {"call": "allreduce(count=3", "length": "mix(count=4", "step": "step=2", "weights": "edges"}[differs]
-    assert all("call 31 " in text and "mix(count=3" in text and found in text for text in texts), texts
+    assert "call 31 " in text and "mix(count=3" in text and found in text, text
 
 
-def test_a_rank_that_receives_nothing_hears_of_a_different_call() -> None:
+@on_each_rank(hosts=(0, 1, 2))
+def test_a_rank_that_receives_nothing_hears_of_a_different_call(comm: Communicator, event: threading.Event) -> None:
     """Rank 0 has sent its part of a sum and gone on; rank 1 only sends, and its peer of those calls agrees with it."""
-    sent = threading.Event()
-
-    def run(comm: Communicator) -> str:
-        comm.barrier()
-        if comm.rank == 0:
-            comm.reduce(np.ones(1), 1, topology="direct")
-            sent.set()
-            return ""
-        assert sent.wait(20)
-        return _first_error(comm, lambda: [comm.broadcast(np.ones(1), 1, topology="ring") for _ in range(30)])
-
-    for text in on_hosts((0, 1, 2), run)[1:]:
-        assert "call 2 " in text and "rank 0 calls reduce(" in text and "rank 1 calls broadcast(" in text
+    comm.barrier()
+    if comm.rank == 0:
+        comm.reduce(np.ones(1), 1, topology="direct")
+        event.set()
+        return
+    assert event.wait(20)
+    text = _first_error(comm, lambda: [comm.broadcast(np.ones(1), 1, topology="ring") for _ in range(30)])
+    assert "call 2 " in text and "rank 0 calls reduce(" in text and "rank 1 calls broadcast(" in text
 
 
 @pytest.mark.parametrize("slow", range(4))
-def test_a_host_may_be_many_calls_ahead_if_no_edge_leads_to_it(slow: int) -> None:
-    def run(comm: Communicator) -> float:
-        x = np.full(100, float(comm.rank))
-        for step in range(3000):
-            comm.mix(x, _within_hosts(0.5), step, x)
-            if comm.rank == slow and step % 500 == 0:
-                time.sleep(0.01)
-        return float(comm.allreduce(x).sum())
-
-    assert on_hosts((0, 0, 1, 1), run) == [600.0] * 4
+@on_each_rank(hosts=(0, 0, 1, 1))
+def test_a_host_may_be_many_calls_ahead_if_no_edge_leads_to_it(comm: Communicator, slow: int) -> None:
+    x = np.full(100, float(comm.rank))
+    for step in range(3000):
+        comm.mix(x, _within_hosts(0.5), step, x)
+        if comm.rank == slow and step % 500 == 0:
+            time.sleep(0.01)
+    assert comm.allreduce(x).sum() == 600
 
 
 @pytest.mark.parametrize("cores", [2, 4])
