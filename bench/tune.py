@@ -178,6 +178,8 @@ def _by_case(rows: Sequence[Row]) -> dict[Case, list[Row]]:
 def kept_rows(by_case: dict[Case, list[Row]], cases: Sequence[Case]) -> tuple[tuning_file.Row, ...]:
     """The file's rows: for each case the range that ends midway, by ratio, to the next size of the same collective.
 
+    Beyond the sizes that were measured it ends at a quarter, and at four times.
+
     Args:
         by_case: the rows of the second round.
         cases: all that were measured in the first one.
@@ -191,8 +193,8 @@ def kept_rows(by_case: dict[Case, list[Row]], cases: Sequence[Case]) -> tuple[tu
         sizes = [other.nbytes for other in cases if other.collective == case.collective]
         below = [size for size in sizes if size < case.nbytes]
         above = [size for size in sizes if size > case.nbytes]
-        low = math.isqrt(max(below) * case.nbytes) if below else 0
-        high = math.isqrt(min(above) * case.nbytes) if above else 1 << 62
+        low = math.isqrt(max(below) * case.nbytes) if below else case.nbytes // 4
+        high = math.isqrt(min(above) * case.nbytes) if above else case.nbytes * 4
         found.append(tuning_file.Row(case.collective, low, high, topology, small, tile, rounded(gain, 3)))
     return tuple(found)
 
@@ -209,7 +211,7 @@ def tune(
         str, typer.Option(help="rank counts, as 1-17 or 2,4,8", show_default="one per core, at least 2")
     ] = "",
     collective: Annotated[str, typer.Option(help="collectives, separated by commas", show_default="all")] = "",
-    sizes: Annotated[str, typer.Option(help="bytes of the calls")] = "64,1K,16K,64K,256K,1M,16M",
+    sizes: Annotated[str, typer.Option(help="bytes of the calls")] = "4,64,1K,16K,64K,256K,1M,16M",
     seconds: Annotated[float, typer.Option(min=1, help="for each rank count, about")] = 60.0,
     any_order: Annotated[
         bool, typer.Option("--any-order", help="also topologies that add up in another order: other bits")
@@ -280,8 +282,8 @@ def _keep(console: Console, out: Path, name: str, rows: tuple[tuning_file.Row, .
         left = heading in ("collective", "choice")
         table.add_column(heading, justify="left" if left else "right", no_wrap=heading != "choice")
     for row in rows:
-        sizes = format_size(row.above) if row.above else "", format_size(row.up_to) if row.up_to < 1 << 62 else ""
         choice = written(Choice(row.topology, row.small, row.tile))
+        sizes = format_size(row.above), format_size(row.up_to)
         table.add_row(row.collective, *sizes, choice, f"{row.speedup:.2f}")
     console.print(f"{name} ranks: the default is beaten for {len(rows) or 'no'} ranges of sizes", highlight=False)
     if rows:

@@ -22,20 +22,20 @@ log = logging.getLogger("pycollective.tuning")
 SCHEMA = "pycollective-tuning/1"
 MOST_BYTES = 4 << 20
 
-_Natural = Annotated[int, msgspec.Meta(ge=0)]
+_Bytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
 class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The choice for a range of sizes."""
 
     collective: str
-    above: _Natural
+    above: _Bytes
     """Bytes; calls of so many do not belong to the range."""
-    up_to: _Natural
+    up_to: _Bytes
     """Bytes; calls of so many do."""
     topology: str
     small: bool
-    tile: _Natural = 0
+    tile: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)] = 0
     speedup: float = 1.0
     """How many times faster than the planner's rules it was when it was measured."""
 
@@ -43,7 +43,7 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Fusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the engine's autotuning has found."""
 
-    threshold: _Natural
+    threshold: _Bytes
     """Bytes."""
     cycle_time: Annotated[float, msgspec.Meta(ge=0)]
     """Seconds."""

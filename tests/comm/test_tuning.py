@@ -116,6 +116,7 @@ VALID = msgspec.json.encode(tuning_file.TuningFile(this_machine(), {"4": World((
         (VALID.replace('"allreduce"', '"alreduce"'), "has no 'alreduce'"),
         (VALID.replace('"star"', '"wheel"').replace('"allreduce"', '"scan"'), "has no 'scan'"),
         (VALID.replace('"up_to":4096', '"up_to":-1'), "up_to"),
+        (VALID.replace('"tile":16384', f'"tile":{1 << 64}'), "tile"),
         (VALID.replace('"4"', '"four"'), "four"),
         (VALID.replace(this_machine(), "Cray-1, 1 cores"), "another machine: Cray-1"),
         (VALID + " " * tuning_file.MOST_BYTES, "more than"),
