@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import itertools
 import os
-import re
 import struct
 import threading
 from functools import partial
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import MOVING, REDUCING, call, expected, has, on_each_rank
+from calls import MOVING, REDUCING, call, expected, has, on_each_rank, place
 from processes import run
 from reference import TOPOLOGIES, contributions
 
@@ -34,8 +33,7 @@ def check_works(comm: Communicator) -> None:
             got = call(comm, collective, xs[comm.rank], root, topology=topology)
             right = expected(collective, xs, root, comm.rank)
             assert got is None if right is None else got.tolist() == right.tolist()
-    window = comm.empty(5000, np.int64)
-    window[:] = 1 << comm.rank
+    window = place(comm, np.full(5000, 1 << comm.rank), "window")
     assert (comm.allreduce(window, out=window, op="bor") == (1 << n) - 1).all()
     if n > 1:
         handle = comm.isend(xs[comm.rank], (comm.rank + 1) % n)
@@ -48,23 +46,19 @@ def split_in_every_way(comm: Communicator, link: Connection | None) -> None:
     n, me = comm.size, comm.rank
     for divisor in (1, 2, 3, n):
         part = comm.split(me // divisor)
-        assert part is not None
         assert part.world_ranks == tuple(rank for rank in range(n) if rank // divisor == me // divisor)
         assert part.rank == part.world_ranks.index(me)
         check_works(part)
         part.free()
     back = comm.split(-7, -me)
-    assert back is not None
     assert (back.rank, back.world_ranks) == (n - 1 - me, tuple(reversed(range(n))))
     check_works(back)
     tied = comm.split(1 << 40, me % 2)  # ties are ordered by rank
-    assert tied is not None
     assert tied.world_ranks == (*range(0, n, 2), *range(1, n, 2))
     some = comm.split(None if me == 1 else 0)
     if me == 1:
         assert some is None
     else:
-        assert some is not None
         assert 1 not in some.world_ranks
         check_works(some)
     assert comm.split(None) is None
@@ -78,10 +72,8 @@ def test_split(n: int) -> None:
 
 def nest(comm: Communicator, link: Connection | None) -> tuple[int, ...]:
     half = comm.split(comm.rank % 2)
-    assert half is not None
     pair = half.group([half.size - 1, 0])
     if half.rank in (0, half.size - 1):
-        assert pair is not None
         assert pair.rank == (half.rank == 0)
         assert pair.world_ranks == (half.world_ranks[-1], half.world_ranks[0])
         copy = pair.dup()
@@ -114,31 +106,28 @@ MAKING = {
 
 @pytest.mark.parametrize("hosts", [(0, 0, 0), (0, 0, 1)], ids=str)
 @pytest.mark.parametrize("kind", MAKING)
-def test_making_one_takes_as_long_as_is_given(kind: str, hosts: tuple[int, ...]) -> None:
-    late = threading.Event()
-
-    def body(comm: Communicator) -> None:
-        assert MAKING[kind](comm, 60) is not None or kind == "group"
-        if comm.rank == 2:
-            if kind == "half of a split":  # its first part
-                comm.backend.exchange(struct.pack("=?qq", True, 0, 0), "split")
-            assert late.wait(60)
-            return
-        try:
-            with pytest.raises(pycollective.TimeoutError, match=r"within 0\.\d+ s (by|from) rank 2"):
-                MAKING[kind](comm, 0.3)
-        finally:
-            late.set()
-        with pytest.raises(ValueError, match="timeout must be a number"):
-            MAKING[kind](comm, -1)
-
-    local_world(3, hosts=hosts).run(body)
+@on_each_rank()
+def test_making_one_takes_as_long_as_is_given(
+    comm: Communicator, kind: str, hosts: tuple[int, ...], event: threading.Event
+) -> None:
+    assert MAKING[kind](comm, 60) is not None or kind == "group"
+    if comm.rank == 2:
+        if kind == "half of a split":  # its first part
+            comm.backend.exchange(struct.pack("=?qq", True, 0, 0), "split")
+        assert event.wait(60)
+        return
+    try:
+        with pytest.raises(pycollective.TimeoutError, match=r"within 0\.\d+ s (by|from) rank 2"):
+            MAKING[kind](comm, 0.3)
+    finally:
+        event.set()
+    with pytest.raises(ValueError, match="timeout must be a number"):
+        MAKING[kind](comm, -1)
 
 
 @on_each_rank(2)
 def test_names_and_numbers(comm: Communicator) -> None:
     part = comm.split(0, name="gradients")
-    assert part is not None
     assert part.name == "gradients"
     assert repr(part) == f"<Communicator 'gradients': rank {comm.rank} of 2>"
     assert (comm.local_rank, comm.local_size, comm.cross_rank, comm.cross_size) == (comm.rank, 2, 0, 1)
@@ -207,14 +196,11 @@ def test_explain_sends_nothing(comm: Communicator) -> None:
 def holdings() -> dict[str, int]:
     """Resources of this process: descriptors, our mappings, and resident memory in KiB."""
     gc.collect()
-    maps = Path("/proc/self/maps").read_text()
-    status = Path("/proc/self/status").read_text()
-    resident = re.search(r"VmRSS:\s+(\d+)", status)
-    assert resident is not None
+    maps = Path("/proc/self/maps").read_text().splitlines()
     return {
         "descriptors": len(os.listdir("/proc/self/fd")),
-        "mappings": sum("pycollective" in line for line in maps.splitlines()),
-        "resident": int(resident[1]),
+        "mappings": sum("pycollective" in line for line in maps),
+        "resident": int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024,
     }
 
 
@@ -223,8 +209,7 @@ def make_and_drop(comm: Communicator, rounds: int) -> None:
         made: list[Any] = [comm.dup(), comm.split(comm.rank % 2), comm.group([0, 1])]
         for one in made:
             if one is not None:
-                window = one.empty(20_000)
-                window[:] = 1
+                window = place(one, np.ones(20_000), "window")
                 one.allreduce(window, out=window)
                 one.iallreduce(np.ones(3)).wait(20)
                 if one.size > 1 and one.rank < 2:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from calls import MOVING, REDUCING, call, expected, has, on_each_rank, sum_that
+from calls import MOVING, REDUCING, call, expected, has, on_each_rank, place, sum_that
 from processes import run
 from reference import TOPOLOGIES, Array, contributions
 from speed import until
@@ -90,9 +90,7 @@ def _refused() -> None:
 
 def many_in_flight(comm: Communicator, link: Connection | None) -> None:
     """Hundreds of calls started before any wait, with blocking ones between; also with out and windows."""
-    window = comm.empty(8_000, np.float32)
-    window[:] = 1
-    handles = []
+    window, handles = place(comm, np.ones(8_000, np.float32), "window"), []
     for turn in range(200):
         x = np.full(turn * 40 + 1, comm.rank + turn, np.float64)
         handles.append(comm.iallreduce(x, out=x, topology=TOPOLOGIES[turn % 6]))
@@ -118,7 +116,6 @@ def several_communicators(comm: Communicator, link: Connection | None) -> None:
     """Ranks start the calls of different communicators in different orders: none may block another."""
     comms = [comm.dup() for _ in range(4)]
     part = comm.split(comm.rank % 2)
-    assert part is not None
     for turn in range(20):
         order = [(turn + comm.rank + i) % 4 for i in range(4)]
         handles = {i: comms[i].iallreduce(np.full(2_000, i + turn)) for i in order}
@@ -157,25 +154,21 @@ def test_a_wait_runs_the_call(comm: Communicator) -> None:
     del kept
 
 
-def test_a_call_goes_on_after_a_wait_that_was_too_short() -> None:
+@on_each_rank(2)
+def test_a_call_goes_on_after_a_wait_that_was_too_short(comm: Communicator, event: threading.Event) -> None:
     """The waiting thread has begun it; the progress thread completes it, and calls behind it, without any wait."""
-
-    def body(comm: Communicator) -> None:
-        if comm.rank == 1:
-            gate.wait(20)
-        x = np.full(100_000, 1.0)
-        first, second = comm.iallreduce(x), comm.iallreduce(2 * x)
-        if comm.rank == 0:
-            for handle in (first, second):
-                with pytest.raises(pycollective.TimeoutError):
-                    handle.wait(0.01)
-            gate.set()
-        until(second.test)
-        assert (second.result(0) == 4).all() and (first.result(0) == 2).all()
-        assert comm.allreduce(np.ones(1))[0] == 2
-
-    gate = threading.Event()
-    local_world(2).run(body)
+    if comm.rank == 1:
+        event.wait(20)
+    x = np.full(100_000, 1.0)
+    first, second = comm.iallreduce(x), comm.iallreduce(2 * x)
+    if comm.rank == 0:
+        for handle in (first, second):
+            with pytest.raises(pycollective.TimeoutError):
+                handle.wait(0.01)
+        event.set()
+    until(second.test)
+    assert (second.result(0) == 4).all() and (first.result(0) == 2).all()
+    assert comm.allreduce(np.ones(1))[0] == 2
 
 
 @on_each_rank(2)
@@ -235,42 +228,38 @@ def test_threads_of_the_core_take_no_signals() -> None:
     run(2, masked)
 
 
-def test_handles_are_awaited_while_other_tasks_run() -> None:
-    ended = threading.Event()
+@on_each_rank(2)
+def test_handles_are_awaited_while_other_tasks_run(comm: Communicator, event: threading.Event) -> None:
+    turns = 0
 
-    def body(comm: Communicator) -> int:
-        turns = 0
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
 
-        async def count() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
+    async def main() -> None:
+        other = asyncio.create_task(count())
+        if comm.rank == 0:
+            while turns < 100:  # the other rank waits meanwhile
                 await asyncio.sleep(0)
+        total, gathered = await asyncio.gather(comm.iallreduce(np.ones(3)), comm.iallgather(np.ones(1)))
+        assert (total == 2).all() and gathered.tolist() == [1, 1]
+        assert (await comm.iallreduce(np.ones(100_000))).sum() == 200_000
+        if comm.rank == 1:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(comm.ibroadcast(np.ones(3), 0, timeout=0.3), 0.05)
+            with pytest.raises(pycollective.TimeoutError, match=r"not entered within 0\.3 s by rank 0"):
+                await comm.iallreduce(np.ones(3))
+        other.cancel()
 
-        async def main() -> None:
-            other = asyncio.create_task(count())
-            if comm.rank == 0:
-                while turns < 100:  # the other rank waits meanwhile
-                    await asyncio.sleep(0)
-            total, gathered = await asyncio.gather(comm.iallreduce(np.ones(3)), comm.iallgather(np.ones(1)))
-            assert (total == 2).all() and gathered.tolist() == [1, 1]
-            assert (await comm.iallreduce(np.ones(100_000))).sum() == 200_000
-            if comm.rank == 1:
-                with pytest.raises(asyncio.TimeoutError):
-                    await asyncio.wait_for(comm.ibroadcast(np.ones(3), 0, timeout=0.3), 0.05)
-                with pytest.raises(pycollective.TimeoutError, match=r"not entered within 0\.3 s by rank 0"):
-                    await comm.iallreduce(np.ones(3))
-            other.cancel()
-
-        try:
-            asyncio.run(main())
-        finally:
-            if comm.rank == 1:
-                ended.set()
-        assert ended.wait(60)
-        return turns
-
-    assert min(local_world(2).run(body)) > 10
+    try:
+        asyncio.run(main())
+    finally:
+        if comm.rank == 1:
+            event.set()
+    assert event.wait(60)
+    assert turns > 10
 
 
 @on_each_rank(2)

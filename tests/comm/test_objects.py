@@ -112,19 +112,15 @@ def test_ranks_in_different_calls_get_a_mismatch(comm: pc.Communicator) -> None:
             comm.gather_object(1, 1)
 
 
-def test_a_deadline() -> None:
-    passed = threading.Event()
-
-    def body(comm: pc.Communicator) -> None:
-        if comm.rank == 1:
-            assert passed.wait(30)
-            return
-        with pytest.raises(pc.TimeoutError, match="allgather_object") as caught:
-            comm.allgather_object(1, timeout=0.1, name="late")
-        assert not hasattr(caught.value, "__notes__") or "'late'" in caught.value.__notes__[0]
-        passed.set()
-
-    pc.local_world(2).run(body)
+@on_each_rank(2)
+def test_a_deadline(comm: pc.Communicator, event: threading.Event) -> None:
+    if comm.rank == 1:
+        assert event.wait(30)
+        return
+    with pytest.raises(pc.TimeoutError, match="allgather_object") as caught:
+        comm.allgather_object(1, timeout=0.1, name="late")
+    assert not hasattr(caught.value, "__notes__") or "'late'" in caught.value.__notes__[0]
+    event.set()
 
 
 @on_each_rank(2)

@@ -360,30 +360,29 @@ def test_references_are_returned(comm: Communicator) -> None:
 
 
 @pytest.mark.parametrize("nonblocking", [False, True])
-def test_memory_that_a_tensor_gives_up_stays_until_the_call_has_completed(nonblocking: bool) -> None:
-    def body(comm: Communicator) -> None:
-        if comm.rank:
-            exchanged.wait(20)
-            comm.allreduce(torch.ones(5000, dtype=torch.float64), timeout=20)
-            return
-        memory = np.ones(5000)
-        gone = weakref.ref(memory)
-        x = torch.from_numpy(memory)
-        del memory
-        if nonblocking:
-            waiting = comm.iallreduce(x)
-        else:
-            waiting = ThreadPoolExecutor().submit(comm.allreduce, x, timeout=20)
-            time.sleep(0.1)
-        x.set_(torch.zeros(1, dtype=torch.float64))
-        gc.collect()
-        assert gone() is not None, "the call reads freed memory"
-        exchanged.set()
-        assert (waiting.result(20) == 2).all()
-        until(lambda: gone() is None)
-
-    exchanged = threading.Event()
-    local_world(2).run(body)
+@on_each_rank(2)
+def test_memory_that_a_tensor_gives_up_stays_until_the_call_has_completed(
+    comm: Communicator, nonblocking: bool, event: threading.Event
+) -> None:
+    if comm.rank:
+        event.wait(20)
+        comm.allreduce(torch.ones(5000, dtype=torch.float64), timeout=20)
+        return
+    memory = np.ones(5000)
+    gone = weakref.ref(memory)
+    x = torch.from_numpy(memory)
+    del memory
+    if nonblocking:
+        waiting = comm.iallreduce(x)
+    else:
+        waiting = ThreadPoolExecutor().submit(comm.allreduce, x, timeout=20)
+        time.sleep(0.1)
+    x.set_(torch.zeros(1, dtype=torch.float64))
+    gc.collect()
+    assert gone() is not None, "the call reads freed memory"
+    event.set()
+    assert (waiting.result(20) == 2).all()
+    until(lambda: gone() is None)
 
 
 # -- other libraries with the exchange API -------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from bodies import run_by
+from bodies import Body, run_by
 from calls import share
 from fuzz.sequences import Step, values, whole
 from reference import DTYPES, OPERATORS, REALS, Array, numpy_type, takes
@@ -167,19 +167,24 @@ def on_engines(n: int, body: Callable[[Engine], Any], hosts: Sequence[int] = (),
 
     def rank(comm: Communicator) -> Any:
         engine = Engine(comm, **options)
-        try:
-            result = body(engine)
-        except BaseException:
-            raise  # closing would wait for the others
+        result = body(engine)  # if it raises, closing would wait for the others
         engine.close()
         return result
 
     return local_world(n, hosts=hosts).run(rank)
 
 
-def every_engine(*sizes: int) -> Any:
-    """Makes a function of a rank's engine a test, run on ranks that are threads: see bodies.run_by."""
-    return run_by(lambda n, body, given: on_engines(n, lambda engine: body(engine, **given)), *sizes)
+def every_engine(*sizes: int, **options: Any) -> Any:
+    """Makes a function of a rank's engine a test, run on ranks that are threads: see bodies.run_by.
+
+    Without sizes the ranks' hosts may be the test's parameter. options: of Engine.
+    """
+
+    def run(n: int, body: Body, given: dict[str, Any]) -> None:
+        hosts = given.get("hosts", ())
+        on_engines(n or len(hosts), lambda engine: body(engine, **given), hosts, **options)
+
+    return run_by(run, *sizes)
 
 
 def play(engine: Engine, phases: Sequence[Sequence[Sequence[Operation]]], seed: int) -> None:

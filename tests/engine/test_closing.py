@@ -24,8 +24,13 @@ def test_after_close(comm: Any) -> None:
     work = engine.submit([ones("a")])[0]
     assert work.wait(SECONDS).tolist() == [3] * 3
     engine.close()
+    x = np.ones(3)
+    held = weakref.ref(x)
     with pytest.raises(CommunicatorError):
-        engine.submit([ones("b")])
+        engine.submit([Item("allreduce", "b", x, x)])
+    del x
+    gc.collect()
+    assert held() is None
     with pytest.raises(CommunicatorError):
         engine.join()
     engine.close()  # a second call does nothing

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import Job, alive
+from processes import Job, alive, all_say
 from speed import until
 
 from engine.operations import SECONDS, ones
@@ -64,8 +64,7 @@ def left(comm: Communicator) -> int:
 @pytest.mark.parametrize(("n", "victim"), [(2, 0), (2, 1), (3, 0), (4, 2)])
 def test_a_killed_rank(n: int, victim: int, how: str) -> None:
     with Job(n, waits_and_loses, victim, how) as job:
-        for rank in range(n):
-            assert job.hear(rank) == "ready", job.outcomes()[rank].trace
+        all_say(job, "ready")
         if how == "busy":
             time.sleep(0.05)
         job.kill(victim)
@@ -121,12 +120,10 @@ def address_of(segment: Any) -> int:
 @pytest.mark.parametrize(("n", "others"), [(2, "wait"), (3, "wait"), (3, "come")])
 def test_a_rank_that_dies_holding_the_lock(n: int, others: str) -> None:
     with Job(n, dies_holding_the_lock, others) as job:
-        for rank in range(n):
-            assert job.hear(rank) == "ready", job.outcomes()[rank].trace
+        all_say(job, "ready")
         job.link[1].send("die")
         if others == "come":
-            while alive(job.pid[1]):
-                time.sleep(0.01)
+            until(lambda: not alive(job.pid[1]))
             for rank in (0, 2):
                 job.link[rank].send("come")
         outcomes = job.outcomes()

@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from processes import Job
+from processes import Job, all_say
 
 from engine.operations import ones
 from engine.test_lost_peers import board_of
@@ -56,8 +56,7 @@ def holds_the_lock(comm: Communicator, link: Connection) -> str:
 
 def test_a_rank_that_is_stopped_with_the_lock() -> None:
     with Job(3, holds_the_lock, env={"PYCOLLECTIVE_TIMEOUT": str(DEADLINE)}) as job:
-        for rank in range(3):
-            assert job.hear(rank) == "ready", job.outcomes()[rank].trace
+        all_say(job, "ready")
         stop_with_lock(job)
         for rank in (0, 2):
             job.link[rank].send("it is stopped")
@@ -108,7 +107,7 @@ def waits_with_a_limit(comm: Communicator, link: Connection) -> None:
 
 def test_limits_and_interrupts_hold_while_a_rank_is_stopped_with_the_lock() -> None:
     with Job(2, waits_with_a_limit) as job:
-        assert [job.hear(0), job.hear(1)] == ["ready"] * 2
+        all_say(job, "ready")
         stop_with_lock(job)
         job.link[0].send("it is stopped")
         for _ in range(2):

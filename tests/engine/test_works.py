@@ -18,26 +18,22 @@ from pycollective import TimeoutError
 from pycollective.engine import Engine, Item, Settings
 
 
-def test_submit_never_blocks_and_wait_does() -> None:
+@every_engine(2)
+def test_submit_never_blocks_and_wait_does(engine: Engine, event: threading.Event) -> None:
     """Rank 1 comes only after rank 0 has seen its operation incomplete, and a wait for it time out."""
-    go = threading.Event()
-
-    def body(engine: Engine) -> None:
-        if engine.rank == 1:
-            assert go.wait(SECONDS)
-        works = engine.submit([ones("a"), ones("b")])
-        if engine.rank == 0:
-            assert not any(work.test() for work in works)
-            for _ in range(2):
-                with pytest.raises(TimeoutError, match="a"):
-                    works[0].wait(0.01)
-            go.set()
-        for work in works:
-            assert work.wait(SECONDS).tolist() == [2] * 3
-            assert work.test()
-            assert work.wait() is work.wait(0)  # a completed operation stays completed
-
-    on_engines(2, body)
+    if engine.rank == 1:
+        assert event.wait(SECONDS)
+    works = engine.submit([ones("a"), ones("b")])
+    if engine.rank == 0:
+        assert not any(work.test() for work in works)
+        for _ in range(2):
+            with pytest.raises(TimeoutError, match="a"):
+                works[0].wait(0.01)
+        event.set()
+    for work in works:
+        assert work.wait(SECONDS).tolist() == [2] * 3
+        assert work.test()
+        assert work.wait() is work.wait(0)  # a completed operation stays completed
 
 
 @every_engine(3)

@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 import pytest
-from processes import Job
+from processes import Job, all_say
 
 from engine.operations import SECONDS, every_engine, ones
 from pycollective import Communicator, CommunicatorError, PeerLostError
@@ -94,8 +94,7 @@ def does_not_join(comm: Communicator, link: Connection, how: str, pending: bool)
 @pytest.mark.parametrize("how", ["closes", "ends", "is killed"])
 def test_a_rank_that_leaves_without_joining(how: str, pending: bool) -> None:
     with Job(3, does_not_join, how, pending) as job:
-        for rank in range(3):
-            assert job.hear(rank) == "ready", job.outcomes()[rank].trace
+        all_say(job, "ready")
         time.sleep(0.1)  # the others are in join()
         if how == "is killed":
             job.kill(1)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from calls import on_each_rank
 
-from engine.operations import SECONDS, every_engine, on_engines
+from engine.operations import SECONDS, every_engine, ones
 from pycollective import Communicator, CommunicatorError, MismatchError
 from pycollective.engine import Engine, Item
 
@@ -54,40 +54,31 @@ def goes_on(engine: Engine, name: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("hosts", [(0, 0), (0, 0, 0), (0, 1)], ids=str)
-def test_every_rank_gets_both_descriptions(hosts: tuple[int, ...], case: str) -> None:
+@every_engine()
+def test_every_rank_gets_both_descriptions(engine: Engine, hosts: tuple[int, ...], case: str) -> None:
     """The last rank differs; earlier and later operations are not affected, nor is the name."""
     n = len(hosts)
     usual, odd, words = CASES[case]
-
-    def body(engine: Engine) -> str:
-        before = engine.submit([Item("allreduce", "before", np.ones(5))])[0]
-        bad = engine.submit([odd() if engine.rank == n - 1 else usual()])[0]
-        after = engine.submit([Item("allreduce", "after", np.ones(5))])[0]
-        with pytest.raises(MismatchError) as caught:
-            bad.wait(SECONDS)
-        assert bad.test()
-        for work in (before, after):
-            assert work.wait(SECONDS).tolist() == [n] * 5
-        goes_on(engine, "odd")
-        with pytest.raises(MismatchError):  # waiting again raises again
-            bad.wait(SECONDS)
-        return str(caught.value)
-
-    for text in on_engines(n, body, hosts):
-        assert "odd" in text
-        for word in words:
-            assert re.search(word, text), (word, text)
-        assert re.search(rf"ranks? .*{n - 1}", text), text
+    before = engine.submit([ones("before")])[0]
+    bad = engine.submit([odd() if engine.rank == n - 1 else usual()])[0]
+    after = engine.submit([ones("after")])[0]
+    with pytest.raises(MismatchError) as caught:
+        bad.wait(SECONDS)
+    assert bad.test()
+    for work in (before, after):
+        assert work.wait(SECONDS).tolist() == [n] * 3
+    goes_on(engine, "odd")
+    with pytest.raises(MismatchError):  # waiting again raises again
+        bad.wait(SECONDS)
+    for word in ("odd", *words, rf"ranks? .*{n - 1}"):
+        assert re.search(word, str(caught.value)), (word, str(caught.value))
 
 
 @every_engine(2)
 def test_grouped_and_not(engine: Engine) -> None:
     """Ranks that put the same tensors into different groups."""
-    items = [Item("allreduce", name, np.ones(3)) for name in "abc"]
-    if engine.rank:
-        works = engine.submit(items)
-    else:
-        works = [engine.submit([one])[0] for one in items]
+    items = [ones(name) for name in "abc"]
+    works = engine.submit(items) if engine.rank else [engine.submit([one])[0] for one in items]
     for work in works:
         with pytest.raises(MismatchError, match="group"):
             work.wait(SECONDS)

@@ -49,9 +49,7 @@ def test_processes(n: int) -> None:
 @on_each_rank(4)
 def test_random_operations_in_two_at_once(comm: Communicator) -> None:
     """The work of one engine does not delay or mix with another's."""
-    half = comm.split(comm.rank % 2)
-    assert half is not None
-    whole, part = Engine(comm), Engine(half)
+    whole, part = Engine(comm), Engine(comm.split(comm.rank % 2))
     for seed in range(4):
         play(whole, random_phases(random.Random(seed), 2, 15), seed)
         play(part, random_phases(random.Random(seed + comm.rank % 2 * 10), 2, 15), seed)
