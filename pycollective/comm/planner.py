@@ -307,10 +307,13 @@ class Planner:
         program = program_of(collective)
         rooted = root if CALLS[program].rooted else None
         operator = resolve(op, dtype)
+        staged = ScheduleKey(instance, program, self.size, rooted, Placement.STAGED, small, self.hosts)
         if small and not self.hosts and not _keeps_any_small(instance, where):  # between hosts, messages cost more
             small = self._load(ScheduleKey(instance, program, self.size, rooted, where, True)).schedule.cells == 0
-        mine = self._load(ScheduleKey(instance, program, self.size, rooted, where, small, self.hosts))
-        return (mine.schedule, registry.label(instance), mine.program ^ choice.digest, *operator, choice.tile)
+        mine = self._load(staged._replace(placement=where, small=small))
+        # Ranks whose arrays are placed differently run the staged schedule: its digest is the same on all of them.
+        code = 0 if is_ours(instance) else self._load(staged).program
+        return (mine.schedule, registry.label(instance), code ^ choice.digest, *operator, choice.tile)
 
     def _tuned(self, collective: str, dtype: str, nbytes: int) -> Choice | None:
         """The measured choice for a call that names no topology; None: the rules decide, or sums need a wider type."""
