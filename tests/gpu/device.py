@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from calls import TOPOLOGIES_OF
 
 from gpu.emulation import on_device
 from pycollective.comm.arguments.arrays import numpy_dtype
@@ -29,10 +31,10 @@ def data(seed: int, shape: int | tuple[int, ...], dtype: str = "float32") -> np.
     return random.standard_normal(shape).astype(numpy_dtype(dtype))
 
 
-def put(array: Any) -> Any:
+def put(array: Any, device: int = 0) -> Any:
     """A DeviceArray with the content of a host array."""
     host = np.ascontiguousarray(array).reshape(np.shape(array))
-    made = allocate(host.shape, str(host.dtype), 0)
+    made = allocate(host.shape, str(host.dtype), device)
     made.copy_from_host(host.view(np.uint8) if host.ndim else host.reshape(1).view(np.uint8))
     return made
 
@@ -52,6 +54,15 @@ def same(found: Any, expected: Any, *what: object) -> None:
         return
     assert found.shape == expected.shape, what
     assert get(found).tobytes() == np.ascontiguousarray(expected).tobytes(), what
+
+
+def every_topology(comm: Any, collectives: Sequence[str], count: int) -> None:
+    """Check that each collective has the bits of host arrays, by each topology that supports it."""
+    for name in collectives:
+        for topology in TOPOLOGIES_OF[name]:
+            x = data(comm.rank, count)
+            expected = getattr(comm, name)(x, topology=topology)
+            same(getattr(comm, name)(put(x), topology=topology), expected, name, topology)
 
 
 def in_window(comm: Any, x: np.ndarray[Any, Any]) -> Any:

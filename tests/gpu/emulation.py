@@ -41,13 +41,9 @@ def _path() -> str:
 @functools.cache
 def why_not() -> str:
     """Why this machine cannot build it; empty if it can."""
-    missing = [
-        tool for tool in ("cmake", "ninja", os.environ.get("CXX", "c++")) if not shutil.which(tool, path=_path())
-    ]
-    try:
-        import pybind11  # noqa: F401
-    except ImportError:
-        missing.append("pybind11")
+    tools = ("cmake", "ninja", os.environ.get("CXX", "c++"))
+    missing = [tool for tool in tools if not shutil.which(tool, path=_path())]
+    missing += [] if importlib.util.find_spec("pybind11") else ["pybind11"]
     return f"not found: {', '.join(missing)}" if missing else ""
 
 
@@ -99,6 +95,18 @@ def _call_operators() -> None:
         return op.address(dtype).to_bytes(8, sys.byteorder)
 
     operators.image_of = address
+
+
+def build_nccl(folder: Path, source: str = "", version: int = 0) -> str:
+    """A libnccl.so.2: of a source, of one that knows only its version, or (without either) the emulated one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "libnccl.so.2"
+    if source or version:
+        (folder / "nccl.c").write_text(source or f"int ncclGetVersion(int* v) {{ *v = {version}; return 0; }}")
+        subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", file, folder / "nccl.c"], check=True)
+    else:
+        shutil.copy(NCCL, file)
+    return str(file)
 
 
 def on_device() -> bool:

@@ -134,21 +134,9 @@ def reshape(x: Array, shape: Any) -> Array:
     return Array(x.owner, x.address, tuple(shape), x.dtype)
 
 
-def zeros_like(x: Array) -> Array:
-    return _made(np.zeros(x.shape, x.dtype))
+def _on_host(function: Callable[..., Any]) -> Callable[..., Array]:
+    return lambda *x: _made(function(*map(_operand, x)))
 
 
-def ones_like(x: Array) -> Array:
-    return _made(np.ones(x.shape, x.dtype))
-
-
-def sqrt(x: Array) -> Array:
-    return _made(np.sqrt(x.host))
-
-
-def sum(x: Array) -> Array:
-    return _made(np.sum(x.host))
-
-
-def where(condition: Array, x: Array, y: Array) -> Array:
-    return _made(np.where(condition.host, x.host, y.host))
+zeros_like, ones_like, sqrt = _on_host(np.zeros_like), _on_host(np.ones_like), _on_host(np.sqrt)
+sum, where = _on_host(np.sum), _on_host(np.where)

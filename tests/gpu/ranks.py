@@ -6,9 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import processes
+import pytest
 from bodies import Body, run_by
+from speed import until
 
 from gpu import emulation
+from pycollective import Error
 
 
 def on_processes(*sizes: int, env: dict[str, str] | None = None) -> Callable[[Body], Any]:
@@ -23,3 +26,10 @@ def on_processes(*sizes: int, env: dict[str, str] | None = None) -> Callable[[Bo
 def _rank(comm: Any, link: Any, place: tuple[str, str], parameters: dict[str, Any]) -> None:
     emulation.install()
     processes._load(*place).__wrapped__(comm, **parameters)  # type: ignore[attr-defined]
+
+
+def until_it_raises(comm: Any) -> Error:
+    """The communicator's error, while calls of this rank are still in flight."""
+    with pytest.raises(Error) as raised:
+        until(comm.check)
+    return raised.value

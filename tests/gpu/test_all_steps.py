@@ -13,6 +13,7 @@ import pytest
 
 import pycollective
 from gpu import emulation
+from launch import run_command
 
 EMULATED = """
 import pathlib, sys
@@ -24,19 +25,18 @@ STEPS = ("tests", "memcheck", "small")
 
 
 def all_steps(folder: Path, *steps: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run them in a folder with a copy of the script, with an nvidia-smi that names a GPU."""
+    """Run them, one of which fails, in a folder with a copy of the script, with an nvidia-smi that names a GPU."""
     tool = folder / "bin" / "nvidia-smi"
     tool.parent.mkdir()
     tool.write_text("#!/bin/sh\necho 9.0\n")
     tool.chmod(0o755)
     environment = {**os.environ, "PATH": f"{tool.parent}:{os.environ['PATH']}", **env}
-    command = [folder / "bench/gpu/all.sh", folder / "out", *steps]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    return run_command(folder / "bench/gpu/all.sh", folder / "out", *steps, code=1, env=environment, timeout=300)
 
 
 def test_nothing_is_measured_if_the_canary_fails(tmp_path: Path) -> None:
     shutil.copytree(emulation.ROOT / "bench" / "gpu", tmp_path / "bench" / "gpu")
-    assert all_steps(tmp_path, "canary", "bits", PYTHON="false").returncode == 1
+    all_steps(tmp_path, "canary", "bits", PYTHON="false")
     first, last = (tmp_path / "out/summary.txt").read_text().splitlines()[-2:]
     assert first.startswith("canary") and "FAILED" in first
     assert last == "the canary failed: nothing else is measured"
@@ -60,7 +60,6 @@ def test_steps(built: Path, tmp_path: Path) -> None:
     summary = dict(line.split(maxsplit=1) for line in (tmp_path / "out/summary.txt").read_text().splitlines())
     assert list(summary) == list(STEPS), out
     assert [name for name, rest in summary.items() if not rest.endswith("ok")] == ["memcheck"], out
-    assert done.returncode == 1
     log = (tmp_path / "out/log.txt").read_text()
     assert [line for line in log.splitlines() if line.startswith("===== ")] == [f"===== {name}" for name in STEPS]
     read = json.loads((tmp_path / "out/small.json").read_text())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from gpu import emulation
+from launch import run_command
 
 CMAKE = emulation.ROOT / "cmake"
 KNOWN = "75;80;86;90;100"
@@ -20,16 +20,12 @@ CMAKE_TOOL = shutil.which("cmake", path=emulation._path())
 pytestmark = pytest.mark.skipif(not CMAKE_TOOL, reason="no cmake")
 
 
-def script(tmp_path: Path, text: str, *switches: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def output(tmp_path: Path, text: str, *switches: str, code: int = 0, **variables: str) -> str:
+    """What a script writes that ends with this code."""
     (tmp_path / "script.cmake").write_text(text)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PC_CUDA")}
-    command = [str(CMAKE_TOOL), *switches, "-P", tmp_path / "script.cmake"]
-    return subprocess.run(command, env={**clean, **variables}, capture_output=True, text=True, check=False)
-
-
-def output(done: subprocess.CompletedProcess[str]) -> str:
-    assert done.returncode == 0, done.stderr
-    return done.stderr.strip()
+    words = [str(CMAKE_TOOL), *switches, "-P", tmp_path / "script.cmake"]
+    return run_command(*words, code=code, env={**clean, **variables}).stderr.strip()
 
 
 @pytest.mark.parametrize(
@@ -51,7 +47,7 @@ def test_architectures(choice: str, present: str, known: str, expected: str, tmp
         pc_cuda_architectures("{choice}" "{present}" "{known}" found)
         message("${{found}}")
     """
-    assert output(script(tmp_path, text)) == expected
+    assert output(tmp_path, text) == expected
 
 
 CHOICES = f"""
@@ -72,13 +68,11 @@ CHOICES = f"""
 def test_the_command_line_goes_before_the_environment(
     switches: list[str], variables: dict[str, str], expected: str, tmp_path: Path
 ) -> None:
-    assert output(script(tmp_path, CHOICES, *switches, **variables)) == expected
+    assert output(tmp_path, CHOICES, *switches, **variables) == expected
 
 
 def test_another_word_is_refused(tmp_path: Path) -> None:
-    done = script(tmp_path, CHOICES, PC_CUDA="perhaps")
-    assert done.returncode != 0
-    assert 'PC_CUDA is ON, OFF or AUTO, not "PERHAPS"' in done.stderr
+    assert 'PC_CUDA is ON, OFF or AUTO, not "PERHAPS"' in output(tmp_path, CHOICES, code=1, PC_CUDA="perhaps")
 
 
 @pytest.mark.parametrize("answer", ["9.0\n9.0\n12.0\n", ""])
@@ -93,4 +87,4 @@ def test_the_gpus_that_are_present(answer: str, tmp_path: Path) -> None:
         pc_gpus_present(found)
         message("[${{found}}]")
     """
-    assert output(script(tmp_path, text)) == ("[90;120]" if answer else "[]")
+    assert output(tmp_path, text) == ("[90;120]" if answer else "[]")

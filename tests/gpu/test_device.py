@@ -22,7 +22,6 @@ TOPOLOGIES = [row.name for row in describe()]
 COUNTS = (5, 3000, 1_000_003)
 """Elements: packets, and tiles over many blocks with a partial vector at the end."""
 
-
 needs_cupy = pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="needs cupy")
 
 
@@ -32,9 +31,6 @@ def torch() -> Any:
     if not module.cuda.is_available():
         pytest.skip("this torch does not use the GPU")
     return module
-
-
-# -- torch and cupy ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float16", "float64", "int64", "uint8", "bool"])
@@ -100,9 +96,6 @@ def test_cupy_async_pool(comm: Communicator) -> None:
     assert (comm.allreduce(x) == 3).all()
 
 
-# -- graphs ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("torch")
 @pytest.mark.parametrize("count", COUNTS)
 @on_processes(2)
@@ -122,9 +115,6 @@ def test_torch_graph(comm: Communicator, count: int) -> None:
         out.fill_(float("nan"))
         graph.replay()
         assert torch.equal(out, torch.full_like(out, 1.0 + 2 * turn)), turn
-
-
-# -- size --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)

@@ -13,22 +13,8 @@ import pytest
 from calls import on_each_rank
 
 import pycollective as pc
-from pycollective import graphs
+from pycollective import graphs, optim
 from pycollective.comm.world import Communicator
-from pycollective.optim import (
-    DistributedOptimizer,
-    DistributedSGD,
-    GossipSGD,
-    GradientNoise,
-    NoiseScale,
-    consensus_distance,
-    lamb,
-    larc,
-    lars,
-    load_checkpoint,
-    novograd,
-    save_checkpoint,
-)
 
 pytestmark = [pytest.mark.usefixtures("cuda"), pytest.mark.emulated]
 SHAPES = {"w": (40, 30), "b": (30,), "none": (0, 2), "scalar": ()}
@@ -63,11 +49,11 @@ def same_on_both(library: ModuleType, n: int, train: Callable[[Communicator, Cal
 
 
 MAKERS = {
-    "SGD": lambda params, comm: DistributedSGD(params, 0.1, 0.9, 0.01, comm=comm, nesterov=True),
-    "LARS": lambda params, comm: DistributedOptimizer(params, lars, comm=comm, lr=0.1, weight_decay=0.01),
-    "LARC": lambda params, comm: DistributedOptimizer(params, larc, comm=comm, lr=0.1),
-    "LAMB": lambda params, comm: DistributedOptimizer(params, lamb, comm=comm, lr=0.1, weight_decay=0.01),
-    "NovoGrad": lambda params, comm: DistributedOptimizer(params, novograd, comm=comm, lr=0.1),
+    "SGD": lambda params, comm: optim.DistributedSGD(params, 0.1, 0.9, 0.01, comm=comm, nesterov=True),
+    "LARS": lambda params, comm: optim.DistributedOptimizer(params, optim.lars, comm=comm, lr=0.1, weight_decay=0.01),
+    "LARC": lambda params, comm: optim.DistributedOptimizer(params, optim.larc, comm=comm, lr=0.1),
+    "LAMB": lambda params, comm: optim.DistributedOptimizer(params, optim.lamb, comm=comm, lr=0.1, weight_decay=0.01),
+    "NovoGrad": lambda params, comm: optim.DistributedOptimizer(params, optim.novograd, comm=comm, lr=0.1),
 }
 
 
@@ -82,9 +68,9 @@ def test_arrays_on_a_gpu_give_the_bits_of_numpy(library: ModuleType, name: str, 
         optimizer.broadcast_parameters()
         for t in range(2):
             optimizer.step({name: convert(array) for name, array in numbers(t, comm.rank).items()})
-        save_checkpoint(path, optimizer)
+        optim.save_checkpoint(path, optimizer)
         optimizer.step(optimizer.gradients)
-        load_checkpoint(path, optimizer)
+        optim.load_checkpoint(path, optimizer)
         optimizer.zero_grad()
         for parameter, array in numbers(7, comm.rank).items():
             optimizer.gradients[parameter][...] = convert(array)
@@ -98,10 +84,10 @@ def test_arrays_on_a_gpu_give_the_bits_of_numpy(library: ModuleType, name: str, 
 def test_gossip_on_a_gpu_gives_the_bits_of_numpy(library: ModuleType, order: str) -> None:
     def train(comm: Communicator, convert: Any) -> dict[str, Any]:
         params = {name: convert(array) for name, array in numbers(comm.rank).items()}
-        sgd = GossipSGD(params, graphs.one_peer, 0.1, 0.9, 0.01, comm=comm, order=order, average_every=3)
+        sgd = optim.GossipSGD(params, graphs.one_peer, 0.1, 0.9, 0.01, comm=comm, order=order, average_every=3)
         for t in range(4):
             sgd.step({name: convert(array) for name, array in numbers(t, comm.rank).items()})
-        distance = consensus_distance(comm, params)
+        distance = optim.consensus_distance(comm, params)
         assert distance > 0
         return {**params, "distance": distance}
 
@@ -110,9 +96,9 @@ def test_gossip_on_a_gpu_gives_the_bits_of_numpy(library: ModuleType, order: str
 
 def test_noise_and_its_estimate(library: ModuleType) -> None:
     def work(comm: Communicator, convert: Any) -> dict[str, Any]:
-        losses = GradientNoise(64, 16, comm=comm).rows(convert(np.arange(4, dtype=np.float32)), step=2)
+        losses = optim.GradientNoise(64, 16, comm=comm).rows(convert(np.arange(4, dtype=np.float32)), step=2)
         local = [convert(np.arange(4.0) + comm.rank)]
-        scale = NoiseScale(rows=8, comm=comm).update(local, [comm.allreduce(local[0], op="avg")])
+        scale = optim.NoiseScale(rows=8, comm=comm).update(local, [comm.allreduce(local[0], op="avg")])
         return {"losses": losses, "scale": scale}
 
     same_on_both(library, 2, work)
@@ -120,7 +106,8 @@ def test_noise_and_its_estimate(library: ModuleType) -> None:
 
 @on_each_rank(2)
 def test_gradients_are_parts_of_one_buffer_on_the_gpu(comm: Communicator, library: ModuleType) -> None:
-    sgd = DistributedSGD({"w": library.asarray(np.zeros((8, 8))), "b": library.asarray(np.zeros(8))}, 1, comm=comm)
+    params = {"w": library.asarray(np.zeros((8, 8))), "b": library.asarray(np.zeros(8))}
+    sgd = optim.DistributedSGD(params, 1.0, comm=comm)
     (flat,) = sgd._fused.buffers
     sgd.gradients["b"][...] = 3.0
     sgd.gradients["w"][...] = 2.0
@@ -130,7 +117,7 @@ def test_gradients_are_parts_of_one_buffer_on_the_gpu(comm: Communicator, librar
 @on_each_rank(2)
 def test_parameters_on_both_sides_are_averaged_each_in_its_memory(comm: Communicator, library: ModuleType) -> None:
     params = {"gpu": library.asarray(np.zeros(5)), "cpu": np.zeros(5)}
-    sgd = DistributedSGD(params, 1.0, comm=comm)
+    sgd = optim.DistributedSGD(params, 1.0, comm=comm)
     mean = np.full(5, comm.rank + 1.0)
     sgd.step({"gpu": library.asarray(mean), "cpu": mean})
     assert params["gpu"].host.tolist() == params["cpu"].tolist() == [-1.5] * 5
@@ -142,10 +129,10 @@ def test_parameters_on_both_sides_are_averaged_each_in_its_memory(comm: Communic
 def test_a_rank_whose_parameters_are_elsewhere_is_reported(comm: Communicator, library: ModuleType) -> None:
     zeros = np.zeros(5)
     with pytest.raises(pc.MismatchError, match=r"parameters differ: rank 0 has .*float64, rank 1 has .* on a GPU"):
-        DistributedSGD([library.asarray(zeros) if comm.rank else zeros], 1.0, comm=comm)
+        optim.DistributedSGD([library.asarray(zeros) if comm.rank else zeros], 1.0, comm=comm)
 
 
 @on_each_rank(1)
 def test_integers_on_a_gpu_are_refused(comm: Communicator, library: ModuleType) -> None:
     with pytest.raises(TypeError, match="has dtype int32; only floating-point parameters"):
-        DistributedSGD([library.asarray(np.zeros(5, np.int32))], 1.0, comm=comm)
+        optim.DistributedSGD([library.asarray(np.zeros(5, np.int32))], 1.0, comm=comm)

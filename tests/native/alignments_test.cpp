@@ -10,20 +10,25 @@
 namespace pc::test {
 namespace {
 
+using Bytes = std::vector<unsigned char>;
+
+// Whether memory that was filled with 0xa5 has got these bytes at a place, and no others.
+bool holds_only(const Bytes& memory, size_t at, const void* expected, size_t bytes) {
+  Bytes whole(memory.size(), 0xa5);
+  std::memcpy(whole.data() + at, expected, bytes);
+  return memory == whole;
+}
+
 // At every pair of alignments, and up to the end of a page; 128 is two of the widest registers, the smallest size
 // copied.
 PC_TEST(copies_of_every_alignment) {
   std::mt19937_64 random(5);
-  std::vector<unsigned char> given(3 * 4096), into(3 * 4096);
+  Bytes given(3 * 4096), into(3 * 4096);
   for (unsigned char& byte : given) byte = static_cast<unsigned char>(random());
   const auto check = [&](const InstructionSet& set, size_t from, size_t to, size_t bytes) {
     std::fill(into.begin(), into.end(), 0xa5);
     set.copy(into.data() + to, given.data() + from, bytes);
-    const bool sound = std::equal(into.begin() + to, into.begin() + to + bytes, given.begin() + from);
-    const auto touched = [](unsigned char byte) { return byte != 0xa5; };
-    const bool within = std::none_of(into.begin(), into.begin() + to, touched) &&
-                        std::none_of(into.begin() + to + bytes, into.end(), touched);
-    PC_CHECK(sound && within, set.name, " from ", from, " to ", to, " bytes ", bytes);
+    PC_CHECK(holds_only(into, to, given.data() + from, bytes), set.name, " from ", from, " to ", to, " bytes ", bytes);
   };
   for (const InstructionSet& set : instruction_sets()) {
     for (size_t from = 0; from < 64; ++from)
@@ -40,7 +45,7 @@ PC_TEST(copies_of_every_alignment) {
 PC_TEST(sums_of_every_alignment) {
   constexpr size_t kPageBytes = 4096, kMost = 2 * kPageBytes;
   std::mt19937_64 random(6);
-  std::vector<std::vector<unsigned char>> given(2), into(2, std::vector<unsigned char>(kMost + kPageBytes));
+  std::vector<Bytes> given(2), into(2, Bytes(kMost + kPageBytes));
   for (auto& memory : given)
     for (size_t i = 0; i < kMost + kPageBytes; ++i) memory.push_back(static_cast<unsigned char>(random()));
   const auto check = [&](const InstructionSet& set, Dtype dtype, size_t first, size_t second, size_t to, size_t count) {
@@ -52,7 +57,7 @@ PC_TEST(sums_of_every_alignment) {
     for (auto& memory : into) std::fill(memory.begin(), memory.end(), 0xa5);
     set.kernel_for(dtype, Operator::sum)
         .plain({sources, initial, targets, 2, 2, count, true, &none, nullptr, second % 3 == 0 ? streamed : nullptr});
-    std::vector<unsigned char> expected(bytes);
+    Bytes expected(bytes);
     for (size_t i = 0; i < bytes; i += size_of(dtype)) {
       uint32_t a = 0, b = 0;
       std::memcpy(&a, given[0].data() + first + i, size_of(dtype));
@@ -60,14 +65,8 @@ PC_TEST(sums_of_every_alignment) {
       a += b;
       std::memcpy(expected.data() + i, &a, size_of(dtype));
     }
-    for (size_t d = 0; d < 2; ++d) {
-      const auto target = into[d].begin() + (static_cast<unsigned char*>(targets[d]) - into[d].data());
-      const auto end = target + static_cast<std::ptrdiff_t>(bytes);
-      const auto untouched = [](unsigned char byte) { return byte == 0xa5; };
-      PC_CHECK(std::equal(target, end, expected.begin()) && std::all_of(into[d].begin(), target, untouched) &&
-                   std::all_of(end, into[d].end(), untouched),
-               set.name, " ", name_of(dtype), " from ", first, " and ", second, " to ", to, ", elements ", count);
-    }
+    PC_CHECK(holds_only(into[0], to, expected.data(), bytes) && holds_only(into[1], first, expected.data(), bytes),
+             set.name, " ", name_of(dtype), " from ", first, " and ", second, " to ", to, ", elements ", count);
   };
   for (const InstructionSet& set : instruction_sets()) {
     for (size_t at = 0; at < kPageBytes; at += 67) {

@@ -19,13 +19,7 @@ from pycollective.schedule.compiler.p2p import compile_send
 SIZES = (2, 3, 5)
 NAMED = ("direct", "ring")
 """Topologies whose schedules the tests select by name."""
-BITS = {
-    Placement.STAGED: 0,
-    Placement.WINDOW_IN: 1,
-    Placement.WINDOW_OUT: 2,
-    Placement.WINDOW: 3,
-    Placement.INPLACE: 7,
-}
+BITS = {Placement.STAGED: 0, Placement.WINDOW_IN: 1, Placement.WINDOW_OUT: 2, Placement.WINDOW: 3, Placement.INPLACE: 7}
 
 
 def schedules(size: int) -> Iterator[Schedule]:

@@ -19,6 +19,10 @@ bool is_filled(const char* at, size_t bytes, char with) {
   return bytes == 0 || (at[0] == with && std::memcmp(at, at + 1, bytes - 1) == 0);
 }
 
+char* six_pages() {
+  return static_cast<char*>(mmap(nullptr, 6 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+}
+
 PC_TEST(heap_blocks_are_disjoint_and_zero_if_it_says_so) {
   Heap& heap = Heap::of_process();
   std::mt19937 random(5);
@@ -71,8 +75,7 @@ PC_TEST(heap_memory_that_is_retired_is_not_reused) {
 PC_TEST(heap_adopts_memory_that_keeps_its_address) {
   Heap heap(64 * kPage);
   constexpr size_t kBytes = 5 * kPage + 100;
-  auto* const memory =
-      static_cast<char*>(mmap(nullptr, 6 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  char* const memory = six_pages();
   std::memset(memory, 3, kBytes);
   PC_CHECK(heap.position(memory, 1) < 0, "not yet");
   PC_CHECK(heap.adopt(kBytes, [&] { return memory; }) && is_filled(memory, kBytes, 3), "its content is kept");
@@ -87,8 +90,7 @@ PC_TEST(heap_adopts_memory_that_keeps_its_address) {
 
 PC_TEST(heap_frees_what_it_has_adopted_unless_it_is_retired) {
   for (const bool retired : {false, true}) {
-    auto* const memory =
-        static_cast<char*>(mmap(nullptr, 6 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    char* const memory = six_pages();
     Heap& heap = Heap::of_process();
     const size_t before = heap.used();
     heap.adopt(6 * kPage, [&] { return memory; });
@@ -108,14 +110,11 @@ PC_TEST(heap_that_is_attached_is_the_one_named) {
   heap.data()[5000] = 7;
   PC_CHECK(attached->data()[5000] == 7 && attach_heap(token) == attached, "one mapping of the same memory");
   const size_t slash = token.find('/');
-  const std::string names[] = {"",
-                               "memfd",
-                               token.substr(0, slash),
-                               token + "0",
-                               "memfd:x/1",
-                               token.substr(slash),
-                               token.substr(0, slash) + other.token().substr(other.token().find('/'))};
-  for (const std::string& name : names) PC_CHECK_THROWS(InvalidArgument, attach_heap(name), name);
+  const std::string head = token.substr(0, slash), tail = token.substr(slash);
+  const std::string others = head + other.token().substr(other.token().find('/'));
+  for (const std::string& name :
+       {std::string(), std::string("memfd"), std::string("memfd:x/1"), head, tail, token + "0", others})
+    PC_CHECK_THROWS(InvalidArgument, attach_heap(name), name);
 }
 
 }  // namespace

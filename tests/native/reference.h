@@ -106,23 +106,20 @@ template <> struct Meaning<boolean> {
   static boolean store(bool v) { return {static_cast<uint8_t>(v ? 1 : 0)}; }
 };
 
-// The smallest unsigned type that does not promote to int: its arithmetic wraps.
-template <class A> using Wrapping = std::conditional_t<sizeof(A) == 8, uint64_t, uint32_t>;
+// Where sums and products of A wrap: for integers the smallest unsigned type that does not promote to int.
+template <class A>
+using Wrapping = std::conditional_t<!std::is_integral_v<A>, A, std::conditional_t<sizeof(A) == 8, uint64_t, uint32_t>>;
 
 template <class A>
 A add(A a, A b) {
   if constexpr (std::is_same_v<A, bool>) return a || b;
-  else if constexpr (std::is_integral_v<A>)
-    return static_cast<A>(static_cast<Wrapping<A>>(a) + static_cast<Wrapping<A>>(b));
-  else return a + b;
+  else return static_cast<A>(static_cast<Wrapping<A>>(a) + static_cast<Wrapping<A>>(b));
 }
 
 template <class A>
 A multiply(A a, A b) {
   if constexpr (std::is_same_v<A, bool>) return a && b;
-  else if constexpr (std::is_integral_v<A>)
-    return static_cast<A>(static_cast<Wrapping<A>>(a) * static_cast<Wrapping<A>>(b));
-  else return a * b;
+  else return static_cast<A>(static_cast<Wrapping<A>>(a) * static_cast<Wrapping<A>>(b));
 }
 
 template <class A>

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from calls import MOVING, REDUCING, ROOTED
+from calls import MOVING, REDUCING, ROOTED, call
 
-from gpu.device import LONG, data, get, in_window, put, same
+from gpu.device import LONG, data, every_topology, get, in_window, put, same
 from gpu.ranks import on_processes
 from pycollective import Communicator, _core
-from pycollective.comm.arguments.arrays import numpy_dtype
 from pycollective.comm.cuda.runtime import load
+from pycollective.comm.cuda.signature import Signature
+from pycollective.comm.cuda.virtual import VirtualWorld
 from pycollective.schedule import describe
 
 pytestmark = pytest.mark.usefixtures("cuda")
@@ -33,9 +33,8 @@ def every_collective(comm: Communicator) -> None:
     for count in (0, 1, SHORT, LONG):
         x = data(comm.rank, count)
         for name in COLLECTIVES:
-            for root in {0, comm.size - 1} if name in ROOTED else {None}:
-                options: Any = {} if root is None else {"root": root}
-                same(getattr(comm, name)(put(x), **options), getattr(comm, name)(x, **options), name, count, root)
+            for root in {0, comm.size - 1} if name in ROOTED else {0}:
+                same(call(comm, name, put(x), root), call(comm, name, x, root), name, count, root)
 
 
 @on_processes(1, 2, 3)
@@ -45,21 +44,17 @@ def test_every_collective(comm: Communicator) -> None:
 
 @on_processes(3)
 def test_every_topology(comm: Communicator) -> None:
-    for row in describe():
-        for name in COLLECTIVES:
-            if name in row.collectives:
-                x = data(comm.rank, LONG)
-                expected = getattr(comm, name)(x, topology=row.name)
-                same(getattr(comm, name)(put(x), topology=row.name), expected, name, row.name)
+    every_topology(comm, COLLECTIVES, LONG)
 
 
-@on_processes(2)
+@on_processes(3)
 def test_every_dtype(comm: Communicator) -> None:
     for dtype in _core.dtypes():
         for count in (SHORT, LONG):
             x = data(comm.rank, count, dtype)
-            op = "max" if dtype == "bool" else "sum"
-            same(comm.allreduce(put(x), op=op), comm.allreduce(x, op=op), dtype, count)
+            for name in ("allreduce", "scan", "exscan"):
+                options: Any = {"op": "max" if dtype == "bool" else "sum"}
+                same(call(comm, name, put(x), **options), call(comm, name, x, **options), name, dtype, count)
             same(comm.alltoall(put(x)), comm.alltoall(x), dtype, count)
 
 
@@ -105,8 +100,8 @@ def test_placements(comm: Communicator, topology: str) -> None:
         assert comm.allreduce(a, out=a, topology=topology) is a
         same(a, expected, where, "in place")
         a = placed(comm, x, where)
-        other = a if comm.rank == 0 else put(x)
-        same(comm.allreduce(a, out=other, topology=topology), expected, where, "one rank in place")
+        out = a if comm.rank == 0 else put(x)
+        same(comm.allreduce(a, out=out, topology=topology), expected, where, "one rank in place")
         a = placed(comm, x, where)
         same(comm.broadcast(a, root=1, out=a, topology=topology), from_root, where, "in place")
 
@@ -163,9 +158,8 @@ def test_windows_come_and_go(comm: Communicator) -> None:
 
 @on_processes(2)
 def test_streams_are_ordered(comm: Communicator) -> None:
-    cuda: Any = load()
+    cuda, x = load(), data(comm.rank, LONG)
     streams = [cuda.Stream(0) for _ in range(2)]
-    x = data(comm.rank, LONG)
     expected = comm.allreduce(x)
     source, a, out = put(x), put(np.zeros_like(x)), put(np.zeros_like(x))
     for turn in range(6):
@@ -196,26 +190,10 @@ def test_a_broadcast_leaves_its_output_to_the_call_before_it(comm: Communicator)
     assert get(w, second.address).tobytes() == sent.tobytes()
 
 
-@on_processes(2)
-def test_no_kernel_is_loaded_while_another_waits_for_a_peer(comm: Communicator) -> None:
-    """Kernels not launched before, while the first one waits: the emulated runtime would refuse to load them."""
-    x = data(comm.rank, LONG)
-    kinds = [("float32", "sum"), ("float64", "max"), ("int16", "sum"), ("bfloat16", "avg")]
-    arrays = [put(x.astype(numpy_dtype(dtype))) for dtype, _ in kinds]  # freed later: that waits for the calls
-    comm.allreduce(arrays[0])
-    comm.barrier()
-    if comm.rank == 1:
-        time.sleep(0.5)
-    found = [comm.allreduce(array, op=op) for array, (_, op) in zip(arrays, kinds, strict=True)]
-    for (dtype, op), out in zip(kinds, found, strict=True):
-        same(out, comm.allreduce(x.astype(numpy_dtype(dtype)), op=op), dtype)
-
-
 @pytest.mark.parametrize("window", [False, True])
 @on_processes(2)
 def test_captured_calls_are_replayed(comm: Communicator, window: bool) -> None:
-    cuda: Any = load()
-    made = cuda.Stream(0)
+    cuda, made = load(), load().Stream(0)
     stream = made.address
     for count, topology in ((SHORT, None), (LONG, "direct"), (LONG, "ring")):
         a, out = (in_window(comm, data(0, count)) if window else put(data(0, count)) for _ in range(2))
@@ -248,9 +226,6 @@ def test_max_channels(comm: Communicator) -> None:
 
 
 def test_packets_keep_to_max_channels(cuda: ModuleType) -> None:
-    from pycollective.comm.cuda.signature import Signature
-    from pycollective.comm.cuda.virtual import VirtualWorld
-
     world = VirtualWorld(2)
     for count in (1, 1000, 2000, 8000):
         for most in (1, 2):
@@ -273,8 +248,7 @@ def test_handles(comm: Communicator) -> None:
 
 @on_processes(2)
 def test_barriers_in_a_stream(comm: Communicator) -> None:
-    cuda: Any = load()
-    made = cuda.Stream(0)
+    cuda, made = load(), load().Stream(0)
     stream = made.address
     a = comm.empty(1, np.int32, device="cuda")
     for turn, topology in enumerate((None, "ring", None, "tree")):

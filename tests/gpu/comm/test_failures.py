@@ -11,29 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 from calls import on_each_rank
-from processes import Job
+from processes import Job, all_say
 
 from gpu import emulation
 from gpu.device import LONG, data, get, in_window, put, same
-from gpu.ranks import on_processes
+from gpu.ranks import on_processes, until_it_raises
+from meeting import on_threads
 from pycollective import Communicator, CommunicatorError, MismatchError, PeerLostError, TimeoutError, TopologyError
-from pycollective.comm.cuda.arrays import allocate
 
 pytestmark = pytest.mark.usefixtures("cuda")
 
 SHORT = 300
-
-
-def until_it_raises(comm: Communicator, seconds: float = 10) -> Exception:
-    """The communicator's error, while calls of this rank are still in flight."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            comm.check()
-        except Exception as error:
-            return error
-        time.sleep(0.005)
-    raise AssertionError("nothing was raised")
 
 
 # -- calls that do not match -------------------------------------------------------------------------------------------
@@ -71,12 +59,10 @@ def test_calls_that_do_not_match(comm: Communicator, what: str) -> None:
         planner.setting = lambda name: 65536.0
     comm.allreduce(put(data(0, 10)))
     comm.barrier()
-    try:
+    with pytest.raises(MismatchError) as raised:
         DIFFERENT[what](comm)
-        error = until_it_raises(comm)
-    except MismatchError as raised:
-        error = raised
-    assert isinstance(error, MismatchError), repr(error)
+        raise until_it_raises(comm)
+    error = raised.value
     assert [part for part in ("rank 0", "rank 1", *PARTS.get(what, ())) if part not in str(error)] == [], error
     for x in (put(data(0, 10)), data(0, 10)):
         with pytest.raises(MismatchError):
@@ -127,24 +113,30 @@ def test_a_rank_that_does_not_come(comm: Communicator, count: int, topology: str
     x = put(data(0, count))
     comm.allreduce(x)
     comm.barrier()
-    if comm.rank == 1:
-        error = until_it_raises(comm)
-    else:
-        began = time.monotonic()
+    began = time.monotonic()
+    if comm.rank != 1:
         comm.allreduce(x, topology=topology, timeout=0.3)
-        error = until_it_raises(comm)
-        assert 0.25 < time.monotonic() - began < 3
+    error = until_it_raises(comm)
+    assert comm.rank == 1 or 0.25 < time.monotonic() - began < 3
     assert isinstance(error, TimeoutError) and "rank 1" in str(error), repr(error)
 
 
-def call_forever(comm: Communicator, link: Connection, count: int, topology: str | None, window: bool) -> None:
+def call_until_a_rank_is_lost(
+    comm: Communicator, link: Connection, count: int, topology: str | None, window: bool
+) -> float:
+    """When the loss was noticed. The survivors continue without it."""
     emulation.install()
     x = comm.empty(count, np.float32, device="cuda") if window else put(np.zeros(count, np.float32))
     x.copy_from_host(np.zeros(4 * count, np.uint8))
-    for turn in range(10**9):
-        comm.iallreduce(x, out=x, topology=topology).wait()
-        if turn == 2:
-            link.send("busy")
+    with pytest.raises(PeerLostError) as lost:
+        for turn in range(10**9):
+            comm.iallreduce(x, out=x, topology=topology).wait()
+            if turn == 2:
+                link.send("busy")
+    noticed = time.monotonic()
+    assert lost.value.rank == comm.size - 1
+    same(comm.shrink().allreduce(put(data(comm.rank, count))), sum(data(rank, count) for rank in range(comm.size - 1)))
+    return noticed
 
 
 @pytest.mark.parametrize(
@@ -152,38 +144,13 @@ def call_forever(comm: Communicator, link: Connection, count: int, topology: str
 )
 @pytest.mark.parametrize("n", [2, 3])
 def test_a_rank_that_is_killed(n: int, count: int, topology: str | None, window: bool) -> None:
-    victim = n - 1
-    with Job(n, call_forever, count, topology, window) as job:
-        for rank in range(n):
-            assert job.hear(rank) == "busy"
-        at = job.kill(victim)
+    with Job(n, call_until_a_rank_is_lost, count, topology, window) as job:
+        all_say(job, "busy")
+        at = job.kill(n - 1)
         outcomes = job.outcomes(20)
         for rank in range(n - 1):
-            error = outcomes[rank].error
-            assert isinstance(error, PeerLostError), f"rank {rank}: {error!r}\n{outcomes[rank].trace}"
-            assert error.rank == victim
-            assert outcomes[rank].at - at < 2.0
-
-
-def go_on(comm: Communicator, link: Connection) -> None:
-    emulation.install()
-    x = put(data(comm.rank, LONG))
-    comm.allreduce(x)
-    link.send("ready")
-    if comm.rank == 2:
-        time.sleep(60)
-    with pytest.raises(PeerLostError):
-        comm.iallreduce(x).wait()
-    same(comm.shrink().allreduce(x), data(0, LONG) + data(1, LONG))
-
-
-def test_the_survivors_continue() -> None:
-    with Job(3, go_on) as job:
-        for rank in range(3):
-            assert job.hear(rank) == "ready"
-        job.kill(2)
-        outcomes = job.outcomes(30)
-        assert [(outcomes[rank].trace, outcomes[rank].exitcode) for rank in (0, 1)] == [("", 0)] * 2
+            assert (outcomes[rank].trace, outcomes[rank].exitcode) == ("", 0), rank
+            assert outcomes[rank].value - at < 2.0
 
 
 # -- invalid arguments, before anything is sent ------------------------------------------------------------------------
@@ -218,18 +185,14 @@ def test_what_cannot_work_is_refused(comm: Communicator) -> None:
 @pytest.mark.emulated
 @on_processes(2, env={"PC_EMULATED_DEVICES": "3"})
 def test_another_device(comm: Communicator) -> None:
-    def on(device: int) -> Any:
-        made = allocate((LONG,), "float32", device)
-        made.copy_from_host(data(comm.rank, LONG).view(np.uint8))
-        return made
-
-    x = on(comm.rank)  # a different device on each rank
-    same(comm.allreduce(x), comm.allreduce(data(comm.rank, LONG)))
+    host = data(comm.rank, LONG)
+    x, other = put(host, comm.rank), put(host, 2)  # the former on a different device on each rank
+    same(comm.allreduce(x), comm.allreduce(host))
     with pytest.raises(ValueError, match="works on one GPU"):
-        comm.allreduce(on(2))
+        comm.allreduce(other)
     with pytest.raises(ValueError, match="x is on device"):
-        comm.allreduce(x, out=on(2))
-    same(comm.allreduce(x), comm.allreduce(data(comm.rank, LONG)))
+        comm.allreduce(x, out=other)
+    same(comm.allreduce(x), comm.allreduce(host))
 
 
 @on_processes(2)
@@ -249,7 +212,7 @@ def test_freed_while_the_watcher_looks(comm: Communicator) -> None:
     comm.allreduce(put(data(0, SHORT)))
     assert comm.gpu is not None
     team: Any = comm.gpu._team
-    works, found, failed = team._works, threading.Event(), []
+    works, found = team._works, threading.Event()
 
     def slowly() -> bool:
         answer: bool = works()
@@ -257,17 +220,10 @@ def test_freed_while_the_watcher_looks(comm: Communicator) -> None:
         time.sleep(0.2)
         return answer
 
-    def look() -> None:
-        try:
-            team.look()
-        except Exception as error:
-            failed.append(error)
+    def free() -> None:
+        assert found.wait(10)
+        team._works = works
+        comm.free()
 
-    looking = threading.Thread(target=look)
     team._works = slowly
-    looking.start()
-    assert found.wait(10)
-    team._works = works
-    comm.free()
-    looking.join()
-    assert failed == []
+    assert on_threads([team.look, free]) == [None, None]

@@ -26,6 +26,7 @@ from gpu.device import LONG, data, get, in_window, put, same
 from gpu.ranks import on_processes
 from pycollective import Communicator
 from pycollective.comm import request
+from pycollective.comm.arguments.arrays import numpy_dtype
 from pycollective.comm.cuda import deferred_free, planner, team, virtual
 from pycollective.comm.cuda.runtime import load
 from pycollective.schedule import describe
@@ -50,9 +51,13 @@ def run(body: Callable[..., None], *arguments: Any, seconds: float = 0) -> None:
 
 
 def new_plans(comm: Communicator, link: Connection) -> None:
+    """Of other topologies, and of kernels that were not launched before, which nothing may load now."""
     emulation.install()
     x = put(data(comm.rank, LONG))
     outs = [put(np.zeros(LONG, np.float32)) for _ in range(8)]
+    kinds = [("float64", "max"), ("int16", "sum"), ("bfloat16", "avg")]
+    hosts = [data(comm.rank, LONG).astype(numpy_dtype(dtype)) for dtype, _ in kinds]
+    others = [put(host) for host in hosts]
     comm.allreduce(x, out=outs[0])
     comm.barrier()
     wait_for_go(comm, link)
@@ -60,13 +65,17 @@ def new_plans(comm: Communicator, link: Connection) -> None:
     comm.allreduce(x, out=outs[0], timeout=60)  # rank 0's waits from here on
     for out, topology in zip(outs, [row.name for row in describe()], strict=False):
         comm.allreduce(x, out=out, topology=topology, timeout=60)
+    for other, (_, op) in zip(others, kinds, strict=True):
+        comm.allreduce(other, out=other, op=op, timeout=60)
     del os.environ["PC_EMULATED_STRICT_ALLOCATION"]
     link.send("enqueued")
     expected = comm.allreduce(data(comm.rank, LONG))
     np.testing.assert_allclose(get(outs[0]), expected, rtol=1e-6)
+    for host, other, kind in zip(hosts, others, kinds, strict=True):
+        same(other, comm.allreduce(host, op=kind[1]), kind)
 
 
-def test_new_plans_need_no_allocation() -> None:
+def test_new_plans_need_no_allocation_and_load_no_kernel() -> None:
     run(new_plans)
 
 
@@ -103,11 +112,11 @@ class Sums:
 
     def run(self, count: int) -> None:
         options: Any = {"topology": "direct", "stream": self._stream.address}
-        requests = []
-        for arrays in self._arrays:
-            x, out = (load().DeviceArray(array, array.address, (count,), "float32", 0) for array in arrays)
-            requests.append(request.read("allreduce", x, out, None, options))
-        self.world.run(requests, self._stream.address)
+        parts = [
+            [load().DeviceArray(array, array.address, (count,), "float32", 0) for array in arrays]
+            for arrays in self._arrays
+        ]
+        self.world.run([request.read("allreduce", *pair, None, options) for pair in parts], self._stream.address)
 
     def check(self, count: int) -> None:
         for _, out in self._arrays:
@@ -145,12 +154,9 @@ def own_operator(comm: Communicator, link: Connection) -> None:
     x, out = put(data(comm.rank, LONG)), put(np.zeros(LONG, np.float32))
     comm.allreduce(x, out=out)
     comm.barrier()
-    if comm.rank == 0:
-        comm.allreduce(x, out=out, timeout=60)
-        link.send("enqueued")
-    else:
-        wait_for_go(comm, link)
-        comm.allreduce(x, out=out, timeout=60)
+    wait_for_go(comm, link)
+    comm.allreduce(x, out=out, timeout=60)
+    link.send("enqueued")
     comm.allreduce(x, out=out, op=farther, timeout=60)  # loaded when the previous call has completed
     same(out, comm.allreduce(data(comm.rank, LONG), op=farther))
 
@@ -162,29 +168,28 @@ def test_an_operator_is_loaded_between_calls() -> None:
 
 def dropped(comm: Communicator, link: Connection, what: str) -> None:
     cuda: Any = emulation.install()
-    x, out = put(data(comm.rank, LONG)), put(np.zeros(LONG, np.float32))
-    window = in_window(comm, data(comm.rank, LONG))
+    host = data(comm.rank, LONG)
+    x, out, window = put(host), put(np.zeros_like(host)), in_window(comm, host)
     comm.allreduce(x, out=out, timeout=60)
     if what == "team":
         del window
     get(out)
     comm.barrier()
-    if comm.rank == 1:
-        wait_for_go(comm, link)
-        if what != "team":
+    wait_for_go(comm, link)
+    if what == "team":
+        if comm.rank == 0:
             comm.allreduce(x, out=out, timeout=60)
-            comm.allreduce(window, out=window, timeout=60)
-            same(window, comm.allreduce(data(comm.rank, LONG)))
+            comm.gpu = None
+            link.send("dropped")
         return
     comm.allreduce(x, out=out, timeout=60)
-    if what == "team":
-        comm.gpu = None
-        link.send("dropped")
-        return
     comm.allreduce(window, out=window, timeout=60)
+    if comm.rank == 1:
+        same(window, comm.allreduce(host))
+        return
     del window, x
     link.send("dropped")
-    comm.allreduce(data(comm.rank, LONG))
+    comm.allreduce(host)
     cuda.synchronize(0)
     deferred_free.free_closed()
     assert not deferred_free.is_waiting(), "it is closed later"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import socket
@@ -16,11 +17,10 @@ import numpy as np
 import pytest
 
 from gpu import emulation
-from gpu.device import get, same
+from gpu.device import get, put, same
 from gpu.ranks import on_processes
 from pycollective import Communicator, CommunicatorError, _core
 from pycollective.comm.cuda import deferred_free, paths, runtime, windows
-from pycollective.comm.cuda.arrays import allocate
 from pycollective.comm.cuda.team import _agree_on_channels
 
 pytestmark = pytest.mark.usefixtures("cuda")
@@ -124,7 +124,7 @@ def disturb(name: bytes) -> None:
 def disturb_as_another_user(name: bytes) -> None:
     child = os.fork()
     if child == 0:
-        try:
+        with contextlib.suppress(BaseException):
             os.setuid(65534)
             memory = os.memfd_create("not the peer's")
             os.ftruncate(memory, 1 << 20)
@@ -132,8 +132,7 @@ def disturb_as_another_user(name: bytes) -> None:
                 stranger.connect(name)
                 socket.send_fds(stranger, [struct.pack("!I", 0)], [memory])
             os._exit(0)
-        except BaseException:
-            os._exit(1)
+        os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
@@ -247,27 +246,16 @@ def test_ranks_that_share_a_gpu_share_its_blocks() -> None:
     assert _agree_on_channels(["a", "b"], [most, [0, 0]]) == 0, "no cooperative launch"
 
 
-def reduces(comm: Communicator, devices: int) -> None:
-    x = np.arange(9000, dtype=np.float32)
-    a = allocate(x.shape, "float32", comm.rank % devices)
-    a.copy_from_host(x.view(np.uint8))
-    same(comm.allreduce(a), 2 * x)
-
-
 @pytest.mark.emulated
+@pytest.mark.parametrize("devices", [1, 2])
 @on_processes(2, env={"PC_EMULATED_DEVICES": "2", "PC_EMULATED_NO_COOPERATIVE": "1"})
-def test_ranks_that_share_no_gpu_need_no_cooperative_launch(comm: Communicator) -> None:
-    reduces(comm, 2)
-
-
-@pytest.mark.emulated
-@on_processes(2, env={"PC_EMULATED_NO_COOPERATIVE": "1"})
-def test_ranks_that_share_a_gpu_need_a_cooperative_launch(comm: Communicator) -> None:
+def test_only_ranks_that_share_a_gpu_need_a_cooperative_launch(comm: Communicator, devices: int) -> None:
+    x = np.arange(9000, dtype=np.float32)
+    if devices == 2:
+        same(comm.allreduce(put(x, comm.rank)), 2 * x)
+        return
     with pytest.raises(CommunicatorError, match="cannot run the blocks of this communicator's ranks at the same time"):
-        reduces(comm, 1)
-
-
-# -- no GPU ------------------------------------------------------------------------------------------------------------
+        comm.allreduce(put(x))
 
 
 @pytest.mark.emulated

@@ -34,11 +34,9 @@ struct Stream {
     worker.join();
   }
   void add(std::function<void()> todo) {
-    {
-      const std::lock_guard lock(mutex);
-      queue.push_back(std::move(todo));
-      ++added;
-    }
+    const std::lock_guard lock(mutex);
+    queue.push_back(std::move(todo));
+    ++added;
     changed.notify_all();
   }
   void drain() {
@@ -112,8 +110,7 @@ struct Allocation {
 
 struct State {
   std::mutex mutex;
-  std::map<char*, Allocation> allocations;
-  std::map<char*, size_t> host;
+  std::map<char*, Allocation> allocations, host;
   std::map<CUmemGenericAllocationHandle, Allocation> handles;
   CUmemGenericAllocationHandle next_handle = 1;
   std::mutex streams_mutex;
@@ -149,9 +146,8 @@ inline int make_shared(size_t bytes) {
   return fd;
 }
 
-// The allocation that contains an address.
-inline std::map<char*, Allocation>::iterator find(const void* pointer) {
-  auto& all = state().allocations;
+// The allocation that contains an address, of the device's memory or the host's.
+inline std::map<char*, Allocation>::iterator find(std::map<char*, Allocation>& all, const void* pointer) {
   auto next = all.upper_bound(static_cast<char*>(const_cast<void*>(pointer)));
   if (next == all.begin()) return all.end();
   --next;
@@ -160,11 +156,10 @@ inline std::map<char*, Allocation>::iterator find(const void* pointer) {
 
 // Memory is not freed under work in flight: cudaFree waits; other threads may use streams meanwhile.
 inline void drain_all() {
-  std::vector<std::shared_ptr<Stream>> streams;
-  {
+  const auto streams = [] {
     const std::lock_guard lock(state().streams_mutex);
-    streams = state().streams;
-  }
+    return state().streams;
+  }();
   state().legacy.drain();
   for (const auto& stream : streams) stream->drain();
 }

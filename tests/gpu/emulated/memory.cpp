@@ -7,10 +7,7 @@ namespace {
 
 bool pinned(const void* pointer) {
   const std::lock_guard lock(state().mutex);
-  const auto next = state().host.upper_bound(static_cast<char*>(const_cast<void*>(pointer)));
-  if (next == state().host.begin()) return false;
-  const auto& [begin, bytes] = *std::prev(next);
-  return static_cast<const char*>(pointer) < begin + bytes;
+  return find(state().host, pointer) != state().host.end();
 }
 
 cudaError_t release(void* pointer, bool mapped) {
@@ -44,7 +41,7 @@ cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   *pointer = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
   const std::lock_guard lock(state().mutex);
-  state().host[static_cast<char*>(*pointer)] = bytes;
+  state().host[static_cast<char*>(*pointer)] = {bytes, -1, device, false};
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* pointer) {
@@ -61,7 +58,7 @@ cudaError_t cudaHostGetDevicePointer(void** at, void* host, unsigned) {
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
   const std::lock_guard lock(state().mutex);
   *attributes = {};
-  const auto found = find(pointer);
+  const auto found = find(state().allocations, pointer);
   if (found == state().allocations.end()) return cudaSuccess;
   attributes->type = cudaMemoryTypeDevice;
   attributes->device = found->second.device;
@@ -69,20 +66,16 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* into, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
-  const int late = kind == cudaMemcpyHostToDevice && pinned(from) ? number("PC_EMULATED_LATE_COPIES", 0) : 0;
-  if (late > 0) {
-    enqueue(stream, [=] {
-      std::this_thread::sleep_for(std::chrono::microseconds(late));
-      std::memcpy(into, from, bytes);
-    });
-  } else if (kind == cudaMemcpyHostToDevice && !pinned(from) &&
-             real(stream)->capture == nullptr) {  // pageable memory is read before the call returns
-    std::shared_ptr<char[]> copy(new char[std::max<size_t>(bytes, 1)]);
-    std::memcpy(copy.get(), from, bytes);
-    enqueue(stream, [=] { std::memcpy(into, copy.get(), bytes); });
-  } else {
-    enqueue(stream, [=] { std::memmove(into, from, bytes); });
+  const bool uploads = kind == cudaMemcpyHostToDevice, late = uploads && pinned(from);
+  if (uploads && !late && real(stream)->capture == nullptr) {  // pageable memory is read before the call returns
+    enqueue(stream,
+            [=, copy = std::string(static_cast<const char*>(from), bytes)] { std::memcpy(into, copy.data(), bytes); });
+    return cudaSuccess;
   }
+  enqueue(stream, [=, delay = std::chrono::microseconds(late ? number("PC_EMULATED_LATE_COPIES", 0) : 0)] {
+    std::this_thread::sleep_for(delay);
+    std::memmove(into, from, bytes);
+  });
   return cudaSuccess;
 }
 namespace {
@@ -116,7 +109,7 @@ static_assert(sizeof(IpcHandle) <= sizeof(cudaIpcMemHandle_t));
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* pointer) {
   if (flag("PC_EMULATED_NO_IPC")) return cudaErrorNotSupported;
   const std::lock_guard lock(state().mutex);
-  const auto found = find(pointer);
+  const auto found = find(state().allocations, pointer);
   if (found == state().allocations.end()) return cudaErrorInvalidValue;
   const IpcHandle made{getpid(), found->second.fd, found->second.bytes};
   std::memset(handle->reserved, 0, sizeof handle->reserved);

@@ -1,6 +1,7 @@
 // A libnccl.so.2 for tests without GPUs: NCCL's names and rules, our implementation.  Its collectives are executed
 // between processes, in the emulated streams (streams.cpp): every message goes through a mailbox in shared memory.
-// Always "non-blocking", and strict about it: a call before the last one has settled is an error.
+// Always "non-blocking", and strict about it: a call before the last one has settled is an error.  Except in
+// communicators of ncclCommInitRank, whose ranks are one thread's: it makes each of their calls in a group.
 //
 // Environment variables: PC_EMULATED_NCCL_VERSION (22304), PC_EMULATED_NCCL_DEAF: it does not notice when a peer dies.
 #include <dlfcn.h>
@@ -19,6 +20,7 @@
 #include <string>
 #include <thread>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "dtype/convert.h"
@@ -76,6 +78,7 @@ struct Own {
 
 struct State {
   int rank, size;
+  bool blocks = false;
   Shared* shared = nullptr;
   std::atomic<bool> aborted{false};
   std::atomic<int> error{kSuccess};
@@ -276,9 +279,8 @@ HostFunction host_function() {
 
 struct Group {
   int depth = 0;
-  Comm* comm = nullptr;
-  void* stream = nullptr;
-  std::vector<Call> calls;
+  std::vector<std::shared_ptr<State>> joining;
+  std::map<std::pair<Comm*, void*>, std::vector<Call>> calls;  // by communicator and stream
   int result = kSuccess;
 };
 thread_local Group group;
@@ -289,10 +291,11 @@ int submit(Comm* comm, void* stream, std::vector<Call> calls) {
     perform(*state, calls);
     if (state->queued > 0) --state->queued;  // a captured call is queued once, and runs more than once
   });  // outlives the communicator for that
-  comm->state->busy = 2;
+  comm->state->busy = comm->state->blocks ? 0 : 2;
   ++comm->state->queued;
   const int result = host_function()(stream, [](void* data) { (*static_cast<std::function<void()>*>(data))(); }, work);
-  return result == 0 ? kInProgress : fail(1, "the stream accepts no work");
+  if (result != 0) return fail(1, "the stream accepts no work");
+  return comm->state->blocks ? kSuccess : kInProgress;
 }
 
 int add(Comm* comm, void* stream, Call call) {
@@ -308,11 +311,9 @@ int add(Comm* comm, void* stream, Call call) {
     call.op = kSum;
   }
   if (group.depth == 0) return submit(comm, stream, {call});
-  if (group.comm != nullptr && (group.comm != comm || group.stream != stream))
+  group.calls[{comm, stream}].push_back(call);
+  if (group.calls.size() > 1 && !state.blocks)
     return group.result = fail(kInvalidUsage, "one communicator and stream per group");
-  group.comm = comm;
-  group.stream = stream;
-  group.calls.push_back(call);
   return kSuccess;
 }
 
@@ -351,9 +352,7 @@ EXPORT int ncclGetUniqueId(UniqueId* id) {
   std::snprintf(id->bytes, sizeof id->bytes, "/pycollective-test-nccl-%d-%d", getpid(), made++);
   return kSuccess;
 }
-EXPORT int ncclCommInitRankConfig(Comm** comm, int size, UniqueId id, int rank, Config* config) {
-  if (config->magic != 0xcafebeef || config->size < 40 || config->version < 21700 || config->blocking != 0)
-    return fail(kInvalidArgument, "the configuration is not one that was agreed on");
+static int join(Comm** comm, int size, const UniqueId& id, int rank) {
   if (size > kMostRanks || rank >= size) return fail(kInvalidArgument, "too many ranks");
   const int fd = shm_open(id.bytes, O_CREAT | O_RDWR, 0600);
   if (fd < 0 || ftruncate(fd, sizeof(Shared)) != 0) return fail(2, "no shared memory");
@@ -367,6 +366,18 @@ EXPORT int ncclCommInitRankConfig(Comm** comm, int size, UniqueId id, int rank, 
   *comm = new Comm{state};
   std::thread(meet, state, std::string(id.bytes)).detach();
   return kInProgress;
+}
+EXPORT int ncclCommInitRankConfig(Comm** comm, int size, UniqueId id, int rank, Config* config) {
+  if (config->magic != 0xcafebeef || config->size < 40 || config->version < 21700 || config->blocking != 0)
+    return fail(kInvalidArgument, "the configuration is not one that was agreed on");
+  return join(comm, size, id, rank);
+}
+EXPORT int ncclCommInitRank(Comm** comm, int size, UniqueId id, int rank) {
+  if (group.depth == 0) return fail(kInvalidUsage, "the other ranks would be waited for");
+  if (const int result = join(comm, size, id, rank); result != kInProgress) return result;
+  (*comm)->state->blocks = true;
+  group.joining.push_back((*comm)->state);
+  return kSuccess;
 }
 EXPORT int ncclCommGetAsyncError(Comm* comm, int* found) {
   State& state = *comm->state;
@@ -413,10 +424,12 @@ EXPORT int ncclGroupStart() {
 EXPORT int ncclGroupEnd() {
   if (group.depth == 0) return fail(kInvalidUsage, "no group is open");
   if (--group.depth > 0) return kSuccess;
-  Group ended = std::move(group);
-  group = {};
-  if (ended.result != kSuccess || ended.comm == nullptr) return ended.result;
-  return submit(ended.comm, ended.stream, std::move(ended.calls));
+  Group ended = std::exchange(group, {});
+  for (const auto& state : ended.joining)
+    while (!state->met) usleep(200);
+  for (auto& [where, calls] : ended.calls)
+    if (ended.result == kSuccess) ended.result = submit(where.first, where.second, std::move(calls));
+  return ended.result;
 }
 EXPORT int ncclRedOpCreatePreMulSum(int* op, void* scalar, int type, int residence, Comm* comm) {
   if (residence != 1) return fail(kInvalidArgument, "the scalar is in host memory");

@@ -72,17 +72,11 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
 namespace {
 
 std::function<void()> recording(const std::shared_ptr<EventState>& state) {
-  uint64_t mine = 0;
-  {
+  const std::lock_guard lock(state->mutex);
+  return [state, mine = ++state->recorded] {
     const std::lock_guard lock(state->mutex);
-    mine = ++state->recorded;
-  }
-  return [=] {
-    {
-      const std::lock_guard lock(state->mutex);
-      state->happened = std::max(state->happened, mine);
-      state->at = std::chrono::steady_clock::now();
-    }
+    state->happened = std::max(state->happened, mine);
+    state->at = std::chrono::steady_clock::now();
     state->changed.notify_all();
   };
 }

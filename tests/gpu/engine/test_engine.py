@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from calls import on_each_rank
+from engine.operations import every_engine
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,33 +28,36 @@ SMALL = Settings(gpu_fusion_buffer=4096)
 """A buffer through which larger arrays pass in several parts."""
 
 
-@on_each_rank(3)
-def test_any_order_beside_cpu_arrays(comm: Communicator) -> None:
-    engine = Engine(comm)
+@every_engine(3)
+def test_any_order_beside_cpu_arrays(engine: Engine) -> None:
     for turn in range(3):
         works = {}
-        for i in np.random.default_rng([turn, comm.rank]).permutation(len(SHAPES)):
-            x = data(10 * i + comm.rank, SHAPES[i])
+        for i in np.random.default_rng([turn, engine.rank]).permutation(len(SHAPES)):
+            x = data(10 * i + engine.rank, SHAPES[i])
             works[f"gpu {i}"] = engine.submit([Item("allreduce", f"gpu {i}", put(x), op="avg")])[0]
             works[f"cpu {i}"] = engine.submit([Item("allreduce", f"cpu {i}", x, op="avg")])[0]
         for i in range(len(SHAPES)):
             same(works[f"gpu {i}"].wait(), works[f"cpu {i}"].wait(), turn, i)
-    engine.close()
 
 
-@on_each_rank(2)
-def test_in_place_and_the_other_collectives(comm: Communicator) -> None:
-    engine = Engine(comm)
-    x = put(np.full(9, comm.rank + 1, "f4"))
+@every_engine(2)
+def test_in_place_and_the_other_collectives(engine: Engine) -> None:
+    rank = engine.rank
+    x = put(np.full(9, rank + 1, "f4"))
     assert engine.run([Item("allreduce", "sum", x, x, prescale=2.0)])[0] is x
     assert (get(x) == 6).all()
-    (found,) = engine.run([Item("broadcast", "root", put(np.full(3, comm.rank)), root=1)])
+    (found,) = engine.run([Item("broadcast", "root", put(np.full(3, rank)), root=1)])
     assert (get(found) == 1).all()
-    (found,) = engine.run([Item("allgather", "rows", put(np.full((comm.rank + 1, 2), comm.rank)))])
+    (found,) = engine.run([Item("allgather", "rows", put(np.full((rank + 1, 2), rank)))])
     assert get(found)[:, 0].tolist() == [0, 1, 1]
     (found,) = engine.run([Item("reducescatter", "part", put(np.arange(4.0)))])
-    assert get(found).tolist() == [[0, 2], [4, 6]][comm.rank]
-    engine.close()
+    assert get(found).tolist() == [[0, 2], [4, 6]][rank]
+    x = data(rank, (5, 3))
+    (expected,) = engine.run([Item("adasum", "on the cpu", x)])
+    same(engine.run([Item("adasum", "on the gpu", put(x))])[0], expected)
+    moved = put(np.full((3, 2), rank))
+    ((rows, counts),) = engine.run([Item("alltoall", "rows", moved, splits=[1, 2])])
+    assert counts == [rank + 1] * 2 and get(rows)[:, 0].tolist() == [0] * counts[0] + [1] * counts[1]
 
 
 # -- the fusion buffer -----------------------------------------------------------------------------------------------
@@ -115,33 +119,25 @@ def test_a_group_gives_the_bits_of_its_members(comm: Communicator, dtype: str, s
     engine.close()
 
 
-@on_each_rank(2)
-def test_factors_and_average(comm: Communicator) -> None:
-    engine = Engine(comm)
-    arrays = [put(np.full(n, comm.rank + 1.0, "f4")) for n in (3, 50)]
+@every_engine(2)
+def test_factors_and_average(engine: Engine) -> None:
+    arrays = [put(np.full(n, engine.rank + 1.0, "f4")) for n in (3, 50)]
     items = [Item("allreduce", str(i), x, op="avg", prescale=2.0, postscale=10.0) for i, x in enumerate(arrays)]
     for found in engine.run(items):
         assert (get(found) == 30).all()
-    engine.close()
 
 
 @on_processes(2)
 def test_arrays_in_windows_are_reduced_where_they_are_and_packed_where_one_rank_has_another(comm: Communicator) -> None:
-    rank, size = comm.rank, comm.size
-    engine = Engine(comm, SMALL)
+    rank, engine = comm.rank, Engine(comm, SMALL)
     engine.run([Item("allreduce", "first", put(np.ones(1, "f4")))])  # creates the engine's GPU side
     window = engine.comm.empty(3000, "float32", device=0)
-    cuda = load()
-
-    def part(begin: int, end: int) -> Any:
-        return cuda.DeviceArray(window, window.address + 4 * begin, (end - begin,), "float32", 0)
+    parts = [load().DeviceArray(window, window.address + 4000 * i, (1000,), "float32", 0) for i in range(3)]
 
     def fill(seed: int) -> Any:
         host = np.concatenate([data(seed + i + rank, 1000) for i in range(3)])
         window.copy_from_host(host.view(np.uint8))
-        return [sum(data(seed + i + r, 1000) for r in range(size)) for i in range(3)]
-
-    parts = [part(0, 1000), part(1000, 2000), part(2000, 3000)]
+        return [data(seed + i, 1000) + data(seed + i + 1, 1000) for i in range(3)]
 
     def reduce(expected: Any) -> None:
         engine.run([Item("allreduce", f"part {i}", x, x) for i, x in enumerate(parts)])
@@ -157,14 +153,12 @@ def test_arrays_in_windows_are_reduced_where_they_are_and_packed_where_one_rank_
     reduce(expected)
     assert engine._stream._buffer is not None
 
-    mine = fill(100)[0] - (data(101 - rank, 1000) if size == 2 else 0)  # a rank that has joined contributes zeros
-    if rank == 1:
-        engine.join()
-    else:
+    fill(100)
+    if rank == 0:  # a rank that has joined contributes zeros
         pair = (parts[0], parts[2])
         engine.run([Item("allreduce", f"part {i}", x, x, prescale=2.0) for i, x in enumerate(pair)])
-        np.testing.assert_allclose(get(parts[0]), 2 * mine, rtol=1e-5, atol=1e-5)
-        engine.join()
+        np.testing.assert_allclose(get(parts[0]), 2 * data(100, 1000), rtol=1e-5, atol=1e-5)
+    engine.join()
     engine.close()
 
 
@@ -190,10 +184,9 @@ def test_operations_follow_what_was_submitted_before_them_and_waiting_streams_fo
     engine.close()
 
 
-@on_each_rank(1)
-def test_a_stream_that_is_captured_is_refused(comm: Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda, engine = load(), Engine(comm)
-    x, stream = put(np.ones(4, "f4")), load().Stream(0)
+@every_engine(1)
+def test_a_stream_that_is_captured_is_refused(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, x, stream = load(), put(np.ones(4, "f4")), load().Stream(0)
     with monkeypatch.context() as patch:  # as if a library had made it current
         patch.setattr(arrays, "_current_stream", lambda _: stream.address)
         cuda.begin_capture(stream.address)
@@ -201,19 +194,17 @@ def test_a_stream_that_is_captured_is_refused(comm: Communicator, monkeypatch: p
             engine.submit([Item("allreduce", "x", x)])
         cuda.end_capture(stream.address)
     assert (get(engine.run([Item("allreduce", "x", x)])[0]) == 1).all()
-    engine.close()
 
 
-# -- ranks that differ, and the rest ---------------------------------------------------------------------------------
+# -- ranks that differ, and what is refused -------------------------------------------------------------------------
 
 
-@on_each_rank(3)
-def test_a_rank_that_has_joined_takes_part_with_zeros(comm: Communicator) -> None:
-    engine = Engine(comm)
-    if comm.rank == 1:
+@every_engine(3)
+def test_a_rank_that_has_joined_takes_part_with_zeros(engine: Engine) -> None:
+    if engine.rank == 1:
         assert engine.join() in (0, 2)
     else:
-        arrays = [put(np.full(n, comm.rank + 1, "i4")) for n in (2, 70)]
+        arrays = [put(np.full(n, engine.rank + 1, "i4")) for n in (2, 70)]
         for found in engine.run([Item("allreduce", f"sum {i}", x) for i, x in enumerate(arrays)]):
             assert (get(found) == 1 + 3).all()
         (alone,) = engine.run([Item("allreduce", "alone", arrays[0], arrays[0])])
@@ -223,44 +214,26 @@ def test_a_rank_that_has_joined_takes_part_with_zeros(comm: Communicator) -> Non
         with pytest.raises(pc.CommunicatorError, match="joined"):
             engine.run([Item("broadcast", "b", arrays[0], root=0)])
         engine.join()
-    engine.close()
 
 
 @pytest.mark.parametrize("collective", ["allreduce", "broadcast", "allgather", "reducescatter", "alltoall", "adasum"])
-@on_each_rank(2)
-def test_gpu_here_and_cpu_there_is_a_mismatch_on_both(comm: Communicator, collective: str) -> None:
-    engine = Engine(comm)
+@every_engine(2)
+def test_gpu_here_and_cpu_there_is_a_mismatch_on_both(engine: Engine, collective: str) -> None:
     x = np.ones(4, "f4")
     with pytest.raises(pc.MismatchError, match="on a GPU"):
-        engine.run([Item(collective, "x", put(x) if comm.rank else x, root=0)])
+        engine.run([Item(collective, "x", put(x) if engine.rank else x, root=0)])
     (found,) = engine.run([Item("allreduce", "x", put(x))])
     assert (get(found) == 2).all()
-    engine.close()
 
 
-@on_each_rank(2)
-def test_adasum_and_alltoall(comm: Communicator) -> None:
-    engine = Engine(comm)
-    x = data(comm.rank, (5, 3))
-    (expected,) = engine.run([Item("adasum", "on the cpu", x)])
-    (found,) = engine.run([Item("adasum", "on the gpu", put(x))])
-    assert get(found).tobytes() == expected.tobytes() and found.shape == x.shape
-    moved = put(np.full((3, 2), comm.rank))
-    ((rows, counts),) = engine.run([Item("alltoall", "rows", moved, splits=[1, 2])])
-    assert counts == [comm.rank + 1] * 2 and get(rows)[:, 0].tolist() == [0] * counts[0] + [1] * counts[1]
-    engine.close()
-
-
-@on_each_rank(2)
-def test_what_cannot_work_is_refused_by_the_rank_that_submits_it(comm: Communicator) -> None:
-    engine = Engine(comm)
+@every_engine(2)
+def test_what_cannot_work_is_refused_by_the_rank_that_submits_it(engine: Engine) -> None:
     x = put(np.ones(4, "f4"))
+    view = Interface(x, data=(x.address, True))
     with pytest.raises(TypeError, match="out is float64"):
         engine.submit([Item("allreduce", "x", x, put(np.ones(4)))])
     with pytest.raises(ValueError, match="out has shape"):
         engine.submit([Item("allreduce", "x", x, put(np.ones(5, "f4")))])
     with pytest.raises(ValueError, match="read-only"):
-        view = Interface(x, data=(x.address, True))
         engine.submit([Item("allreduce", "x", view, view)])
     assert (get(engine.run([Item("allreduce", "x", x)])[0]) == 2).all()
-    engine.close()

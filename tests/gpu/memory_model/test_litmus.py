@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -45,20 +44,13 @@ def code() -> Code:
     return annotations(DEVICE.read_text())
 
 
-@dataclass(frozen=True)
-class Shape:
-    """A way in which ranks communicate, and the outcome that would be an error.
-
-    Attributes:
-        threads: makes them from the instructions of store_flag and load_flag, and the numbers of three GPUs.
-        wrong: whether loads have read what they must not.
-    """
-
-    threads: Callable[[str, str, tuple[int, int, int]], list[Thread]]
-    wrong: Callable[[ReadsFrom], bool]
+Threads = Callable[[str, str, tuple[int, int, int]], list[Thread]]
+"""Makes them from the instructions of store_flag and load_flag, and the numbers of three GPUs."""
+Wrong = Callable[[ReadsFrom], bool]
+"""Whether loads have read what they must not."""
 
 
-def handed_over(first: str, then: str, *later: str) -> Callable[[str, str, tuple[int, int, int]], list[Thread]]:
+def handed_over(first: str, then: str, *later: str) -> Threads:
     """One operation before another of the next GPU, by a flag; other threads of both blocks store and load the flag."""
     return lambda st, ld, gpu: [
         Thread(gpu[0], 0, [first, "bar 1"]),
@@ -68,24 +60,24 @@ def handed_over(first: str, then: str, *later: str) -> Callable[[str, str, tuple
     ]
 
 
-SHAPES = {
+SHAPES: dict[str, tuple[Threads, Wrong]] = {
     # publish(), after the barrier of all(true), and await().
-    "publish and await": Shape(
+    "publish and await": (
         handed_over("st.weak data=new", "ld.weak data=got"),
         lambda reads: reads["seen"] == "set" and reads["got"] is None,
     ),
     # A wait is satisfied by a later value of the counter, too.
-    "the counter has gone on": Shape(
+    "the counter has gone on": (
         handed_over("st.weak data=new", "ld.weak data=got", "later"),
         lambda reads: reads["seen"] == "later" and reads["got"] is None,
     ),
     # guard(), exit waits: what a reader has consumed is written again.
-    "a reader sees what comes after": Shape(
+    "a reader sees what comes after": (
         handed_over("ld.weak data=got", "st.weak data=next"),
         lambda reads: reads["seen"] == "set" and reads["got"] == "next",
     ),
     # The compiler leaves out a wait that two others imply (pycollective/schedule/compiler).
-    "a wait implied over a third rank": Shape(
+    "a wait implied over a third rank": (
         lambda st, ld, gpu: [
             Thread(gpu[0], 0, ["st.weak data=new", "bar 1"]),
             Thread(gpu[0], 0, ["bar 1", f"{st} one=set"]),
@@ -97,7 +89,7 @@ SHAPES = {
         lambda reads: (reads["seen"], reads["seen too"], reads["got"]) == ("set", "set too", None),
     ),
     # Two ranks write a place in turn.
-    "two writers in turn": Shape(
+    "two writers in turn": (
         lambda st, ld, gpu: [
             Thread(gpu[0], 0, ["st.weak data=first", f"{st} one=set"]),
             Thread(gpu[1], 1, [f"{ld} one=seen", "bar 2"]),
@@ -108,7 +100,7 @@ SHAPES = {
         lambda reads: (reads["seen"], reads["seen too"], reads["got"]) == ("set", "set too", "first"),
     ),
     # announce() and same_call(): one thread each writes and reads an entry.
-    "an entry": Shape(
+    "an entry": (
         lambda st, ld, gpu: [
             Thread(gpu[0], 0, ["st.weak entry=new", f"{st} flag=set"]),
             Thread(gpu[1], 1, [f"{ld} flag=seen", "ld.weak entry=got"]),
@@ -116,23 +108,25 @@ SHAPES = {
         lambda reads: reads["seen"] == "set" and reads["got"] is None,
     ),
 }
+"""The ways in which ranks communicate, each with the outcome that would be an error."""
 ONE_GPU, THREE = (0, 0, 0), (0, 1, 2)
 
 
-def goes_wrong(shape: Shape, code: Code, scope: str, gpus: tuple[int, int, int]) -> bool:
+def goes_wrong(name: str, code: Code, scope: str, gpus: tuple[int, int, int]) -> bool:
     store, load = f"st.{code['store_flag', scope]}", f"ld.{code['load_flag', scope]}"
-    return reachable(shape.threads(store, load, gpus), shape.wrong)
+    threads, wrong = SHAPES[name]
+    return reachable(threads(store, load, gpus), wrong)
 
 
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize(("scope", "gpus"), [("sys", THREE), ("sys", ONE_GPU), ("gpu", ONE_GPU)])
 def test_flags_order_data(name: str, scope: str, gpus: tuple[int, int, int], code: Code) -> None:
     """At system scope between GPUs; ranks of one launch use the GPU's."""
-    assert not goes_wrong(SHAPES[name], code, scope, gpus)
+    assert not goes_wrong(name, code, scope, gpus)
 
 
 def test_the_scope_of_a_gpu_does_not_suffice_between_gpus(code: Code) -> None:
-    assert goes_wrong(SHAPES["publish and await"], code, "gpu", THREE)
+    assert goes_wrong("publish and await", code, "gpu", THREE)
 
 
 @pytest.mark.parametrize("scope", ["gpu", "sys"])
@@ -141,13 +135,13 @@ def test_a_weakened_flag_is_found(strong: str, weak: str, scope: str) -> None:
     source = DEVICE.read_text()
     assert source.count(f"{strong}.{scope}.global") == 1
     weakened = annotations(source.replace(f"{strong}.{scope}.global", f"{weak}.{scope}.global"))
-    wrong = [name for name, shape in SHAPES.items() if goes_wrong(shape, weakened, scope, ONE_GPU)]
+    wrong = [name for name in SHAPES if goes_wrong(name, weakened, scope, ONE_GPU)]
     assert "publish and await" in wrong
 
 
 def test_the_relaxed_flag_of_the_build_for_tests_is_found() -> None:
     code = annotations(DEVICE.read_text(), "PC_TEST_RELAXED_FLAG")
-    assert goes_wrong(SHAPES["publish and await"], code, "sys", THREE)
+    assert goes_wrong("publish and await", code, "sys", THREE)
 
 
 def packets(code: Code, calls: int, poll: str) -> list[Thread]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from c10d import World, all_gather_single, job, reduce_scatter_single
 from processes import TESTS, _load
+from speed import until
 
 torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
@@ -179,6 +179,5 @@ def _lost(world: World) -> None:
         work.wait(timedelta(seconds=20))
     with pytest.raises(RuntimeError, match="rank 1 is gone"):
         dist.all_reduce(x)
-    while not work.is_completed():  # the kernel gives up
-        time.sleep(0.01)
+    until(work.is_completed)  # the kernel gives up
     assert not work.is_success() and "rank 1 is gone" in str(work.exception())

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 torch: Any = pytest.importorskip("torch")
-from hvd import run  # noqa: E402
+from hvd import run, with_ranks  # noqa: E402
 from opt import small, together  # noqa: E402
 
 from gpu import emulation  # noqa: E402
@@ -60,7 +60,8 @@ def _stand_in() -> None:
     torch.from_dlpack = standin.over
 
 
-def _operations(hvd: Any) -> None:
+@with_ranks(2, 3)
+def test_operations(hvd: Any) -> None:
     use_cuda()
     rank, size = hvd.rank(), hvd.size()
     x = torch.arange(10.0).reshape(5, 2) + rank
@@ -93,20 +94,12 @@ def _operations(hvd: Any) -> None:
     assert hvd.broadcast_object({"rank": rank}, 1) == {"rank": 1}
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_operations(n: int) -> None:
-    run(n, _operations)
-
-
-def _mismatch(hvd: Any) -> None:
+@with_ranks(2)
+def test_a_mismatch_is_raised_on_all_ranks(hvd: Any) -> None:
     use_cuda()
     with pytest.raises(RuntimeError, match="on a GPU"):
         hvd.allreduce(torch.ones(3 + hvd.rank()), name="x")
     assert (hvd.allreduce(torch.ones(3)) == 1).all()
-
-
-def test_a_mismatch_is_raised_on_all_ranks() -> None:
-    run(2, _mismatch)
 
 
 def _train(hvd: Any, on_gpu: bool) -> bytes:
@@ -139,19 +132,14 @@ def test_fusion_changes_no_bit_of_a_training() -> None:
         assert fused == run(2, _train, False)[0]
 
 
-def _state(hvd: Any) -> None:
-    """The state of an optimizer that exists only on the root."""
+@with_ranks(2)
+def test_the_state_of_an_optimizer_reaches_ranks_that_have_none(hvd: Any) -> None:
     use_cuda()
     model = small(torch.float32)
     optimizer = adam(model)
     if hvd.rank() == 0:
-        for p in model.parameters():
-            p.grad = torch.ones_like(p)
+        sum(p.sum() for p in model.parameters()).backward()  # gradients of one
         optimizer.step()
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     assert all((state["exp_avg"] == 0.1).all() and state["step"] == 1 for state in optimizer.state.values())
     assert len(optimizer.state) == len(list(model.parameters()))
-
-
-def test_the_state_of_an_optimizer_reaches_ranks_that_have_none() -> None:
-    run(2, _state)

@@ -23,10 +23,8 @@ def _torch_with_cuda(_device_where_one_is_needed: None) -> None:
         pytest.skip("needs torch with CUDA")
 
 
-# -- torch.distributed: the ranks share the available GPUs -----------------------------------------------------------
-
-
 def _on_own_device(world: World) -> Any:
+    """A rank's device, which others may share."""
     device = torch.device("cuda", world.rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device

@@ -314,35 +314,33 @@ PC_TEST(engine_close_ends_what_waits) {
   });
 }
 
-// Keeps a rank inside a barrier until the others have observed it.
-class Held {
- public:
-  void stay() {
-    for (held_ = true; !released_;) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  void release() { released_ = true; }
-  void await() const {
-    while (!held_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+template <class Reached>
+void until(const Reached& reached) {
+  while (!reached()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
 
- private:
-  std::atomic<bool> held_{false}, released_{false};
+// Keeps a rank inside the barrier "slow" until the others have observed it.
+struct Held {
+  void operator()(const std::string& name) {
+    if (name != "slow") return;
+    held = true;
+    until([&] { return released.load(); });
+  }
+  std::atomic<bool> held{false}, released{false};
 };
 
 // Waits until a rank that waits for an operation has checked its peers, or the operation has completed.
 void let_look(Driver& rank, const Pending& operation) {
   const auto& board = dynamic_cast<const Board&>(rank->carrier());
   const uint64_t before = board.beats(rank.number());
-  while (!operation.done() && board.beats(rank.number()) < before + 4)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  until([&] { return operation.done() || board.beats(rank.number()) >= before + 4; });
 }
 
 PC_TEST(engine_slow_rank_loses_nothing_when_another_leaves) {
   Held held;
   std::atomic<bool> left{false};
   on_ranks([&](Driver& rank) {
-    if (rank.number() == 2)
-      rank.runner->before = [&](const std::string& name) { name == "slow" ? held.stay() : void(); };
+    if (rank.number() == 2) rank.runner->before = std::ref(held);
     const auto slow = plain(Kind::barrier, "slow"), next = plain(Kind::barrier, "next");
     rank->submit({slow}, false);
     rank->submit({next}, false);
@@ -354,11 +352,10 @@ PC_TEST(engine_slow_rank_loses_nothing_when_another_leaves) {
     } else if (rank.number() == 1) {
       const auto lonely = plain(Kind::barrier, "lonely");
       rank->submit({lonely}, false);
-      held.await();
-      while (!left) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      until([&] { return held.held && left; });
       let_look(rank, *lonely);
       PC_CHECK(!lonely->done(), "the team was given up before rank 2 had completed what all have submitted");
-      held.release();
+      held.released = true;
       PC_CHECK(rank->wait(lonely, Clock::now() + kLong) && lonely->fault(), "rank 0 cannot have submitted it");
       PC_CHECK(std::string(lonely->fault()->what()).find("rank 0 has shut its engine down") != std::string::npos,
                lonely->fault()->what());
@@ -372,8 +369,7 @@ PC_TEST(engine_close_completes_a_round_that_waits_for_a_slow_rank) {
   std::atomic<bool> submitted{false};
   on_ranks([&](Driver& rank) {
     const auto slow = plain(Kind::barrier, "slow"), join = plain(Kind::join, "join");
-    if (rank.number() == 2)
-      rank.runner->before = [&](const std::string& name) { name == "slow" ? held.stay() : void(); };
+    if (rank.number() == 2) rank.runner->before = std::ref(held);
     rank->submit({slow}, false);
     if (rank.number() == 2) {
       rank->submit({join}, false);
@@ -381,19 +377,19 @@ PC_TEST(engine_close_completes_a_round_that_waits_for_a_slow_rank) {
       rank->wait(join, Clock::now() + kLong);  // rank 0 never joins
       return;
     }
-    held.await();
+    until([&] { return held.held.load(); });
     await(rank, slow);
     const auto first = plain(Kind::barrier, "round"), second = plain(Kind::barrier, "round");
     rank->submit({first}, false);
     await(rank, first);
     rank->submit({second}, false);
     if (rank.number() == 0) {
-      while (!submitted) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      until([&] { return submitted.load(); });
       rank.leave();
     } else {
       submitted = true;
       let_look(rank, *second);
-      held.release();
+      held.released = true;
     }
     await(rank, second);
   });

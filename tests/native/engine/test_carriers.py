@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import event, given
+from hypothesis import given
 from hypothesis import strategies as st
 from native.test_native import build, why_not
 from seeds import examples
@@ -173,20 +173,10 @@ def test_both_carriers_decide_the_same(board: Board, script: tuple[list[int], in
     board.tell("world", len(world), threshold, *world)
     for step in steps:
         if step is None:
-            decided = decisions(agreement)
-            assert decided == board.cut()
-            _count(decided)
+            assert decisions(agreement) == board.cut()
             continue
         rank, unit = step
         board.tell("announce", rank, *(one.hex() for one in unit))
         for one in unit:
             agreement.announce(rank, one)
     assert agreement.waiting == 0
-
-
-def _count(decided: list[Any]) -> None:
-    """For `pytest --hypothesis-show-statistics`: shows that the scripts cover all decisions."""
-    for batch in decided:
-        event("fused" if len(batch) > 1 else "alone")
-        for _, *details in batch:
-            event("mismatch" if details and details[0] else "absent ranks" if details and details[1] else "plain")

@@ -156,17 +156,6 @@ cuda::LowLatencyArguments packet_call(const Run& run, int32_t rank, const Case& 
   return a;
 }
 
-// Runs as one thread of one block.
-template <class Kernel, class Arguments>
-void run_thread(Kernel kernel, const Arguments& a, pc_emulated::Block& block, int32_t channel, int32_t thread) {
-  pc_emulated::block = &block;
-  pc_emulated::thread_index = static_cast<unsigned>(thread);
-  pc_emulated::block_index = static_cast<unsigned>(channel);
-  pc_emulated::block_dim = static_cast<unsigned>(kThreads);
-  pc_emulated::turn = 0;
-  kernel(a);
-}
-
 class RankRun {
  public:
   RankRun(const Run& run, int32_t rank, bool packets)
@@ -224,12 +213,16 @@ class RankRun {
   }
 
   void launch(int32_t channel, int32_t lane) {
-    pc_emulated::Block& block = *blocks_[static_cast<size_t>(channel)];
+    pc_emulated::block = blocks_[static_cast<size_t>(channel)].get();
+    pc_emulated::thread_index = static_cast<unsigned>(lane);
+    pc_emulated::block_index = static_cast<unsigned>(channel);
+    pc_emulated::block_dim = static_cast<unsigned>(kThreads);
+    pc_emulated::turn = 0;
     using Floats = cuda::Elements<float, cuda::Fixed<Sum>>;
     using Integers = cuda::Elements<int32_t, cuda::Chosen<int32_t>>;
     const auto run = [&]<class E>(E*) {
-      if (packets_) run_thread(cuda::run_low_latency<E>, low_latency_, block, channel, lane);
-      else run_thread(cuda::run_schedule<E>, schedule_, block, channel, lane);
+      if (packets_) cuda::run_low_latency<E>(low_latency_);
+      else cuda::run_schedule<E>(schedule_);
     };
     if (!reduces_) run(static_cast<cuda::Unreduced*>(nullptr));
     else if (floats_) run(static_cast<Floats*>(nullptr));

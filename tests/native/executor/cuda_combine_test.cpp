@@ -60,17 +60,13 @@ void every_shape(const char* elements_name) {
 
 }  // namespace
 
-PC_TEST(unrolled_sums) {
-  every_shape<cuda::Elements<float, cuda::Fixed<Sum>>>("float32");
+PC_TEST(steps_of_every_shape) {
+  every_shape<cuda::Elements<float, cuda::Fixed<Sum>>>("float32");  // unrolled sums
   every_shape<cuda::Elements<double, cuda::Fixed<Sum>>>("float64");
-}
-
-PC_TEST(other_operators) {
   every_shape<cuda::Elements<int8_t, cuda::Chosen<int8_t>>>("int8");
   every_shape<cuda::Elements<uint16_t, cuda::Chosen<uint16_t>>>("uint16");
   every_shape<cuda::Elements<int64_t, cuda::Chosen<int64_t>>>("int64");
+  every_shape<cuda::ScaledIntegers<int32_t>>("int32");
 }
-
-PC_TEST(scaled_integers) { every_shape<cuda::ScaledIntegers<int32_t>>("int32"); }
 
 }  // namespace pc::test

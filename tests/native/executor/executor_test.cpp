@@ -6,8 +6,7 @@
 // attempt    Team::attempt and, if that leaves the call pending, Team::run
 // progress   calls passed to the progress thread, several per rank at a time
 // lanes      four threads per rank
-// unsynced / unsynced-lanes
-//            one lane, or four, without the barrier between a step and its publication: a deliberate fault
+// unsynced   the same without the barrier between a step and its publication: a deliberate fault
 //
 // Between calls a rank overwrites its arrays at once: a peer that still reads them is a race.
 #include <pthread.h>
@@ -138,13 +137,6 @@ class UnsyncedGroup : public CpuGroup<Lanes> {
   bool publishes_ = false;
 };
 
-template <template <class> class Group>
-void run_one_lane(Rank& rank, Operation& op) {
-  if (!rank.team.begin(op)) rank.team.raise();
-  Group<SingleLane> group(rank.team, op);
-  if (execute(group, op.plan->schedule->view(), op.span, op.cursor) != Status::done) rank.team.raise();
-}
-
 // A rank's lanes live as long as the run; lane 0 prepares and checks.
 template <template <class> class Group>
 void run_lanes(const Run& run, Rank& rank) {
@@ -181,9 +173,8 @@ void serve(const std::string& mode, const Run& run, const std::shared_ptr<Rank>&
       if (r.team.attempt(op) == Status::pending) r.team.run(op);
     });
   if (mode == "progress") return run_queued(run, rank);
-  if (mode == "unsynced") return run_calls(run, *rank, run_one_lane<UnsyncedGroup>);
   if (mode == "lanes") return run_lanes<SoundGroup>(run, *rank);
-  if (mode == "unsynced-lanes") return run_lanes<UnsyncedGroup>(run, *rank);
+  if (mode == "unsynced") return run_lanes<UnsyncedGroup>(run, *rank);
   give_up("unknown mode " + mode);
 }
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from calls import MOVING, call
-from processes import Job
+from processes import Job, all_say
 
 import pycollective as pc
 from gpu import emulation
 from gpu.device import get, put, same
-from gpu.ranks import on_processes
+from gpu.ranks import on_processes, until_it_raises
 from pycollective import Communicator
 from pycollective.comm.arguments.arrays import numpy_dtype
 from pycollective.comm.cuda.nccl.library import library
@@ -150,8 +150,7 @@ def test_nccls_own_error(comm: Communicator) -> None:
     memory = cuda.allocate_plain(0, 64)
     with pytest.raises(pc.CommunicatorError) as caught:
         nccl.run("allreduce", memory.address, memory.address, 4, [], 99, 4, 0, b"", 0, 0, 5.0)
-    text = "NCCL 2.30.1: ncclAllReduce: invalid argument; last error: no such data type: 99"
-    assert str(caught.value) == text
+    assert str(caught.value) == "NCCL 2.30.1: ncclAllReduce: invalid argument; last error: no such data type: 99"
     nccl.abort()
     with pytest.raises(pc.CommunicatorError, match="aborted"):
         nccl.run("allreduce", memory.address, memory.address, 4, [], 0, 1, 0, b"", 0, 0, 5.0)
@@ -164,9 +163,7 @@ def test_mismatch(comm: Communicator, other: str) -> None:
     count = 5 if other == "of 5" and comm.rank else 4
     with pytest.raises(pc.MismatchError, match="topology nccl") as caught:
         get(comm.allreduce(put(np.ones(count)), topology=None if count == 4 and comm.rank else "nccl", timeout=20))
-        for _ in range(200):
-            comm.check()
-            time.sleep(0.05)
+        raise until_it_raises(comm)
     assert other in str(caught.value)
 
 
@@ -206,8 +203,7 @@ def killed(comm: Communicator, link: Connection, when: str) -> None:
 def test_a_peer_is_killed(when: str, deaf: str) -> None:
     """Whether NCCL notices it or not: the survivors get an error within a second, and continue without it."""
     with Job(3, killed, when, env={**NCCL, "PC_EMULATED_NCCL_DEAF": deaf}) as job:
-        for rank in range(3):
-            job.hear(rank)
+        all_say(job, "out of the barrier")
         if when == "meeting":
             time.sleep(0.5)
         job.kill(1)

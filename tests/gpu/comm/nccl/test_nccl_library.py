@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +10,8 @@ from pathlib import Path
 import pytest
 from processes import IMPORTABLE
 
-from gpu import emulation
+from gpu.emulation import build_nccl
+from launch import run_command
 
 Run = Callable[..., str]
 pytestmark = pytest.mark.emulated
@@ -38,34 +37,16 @@ def run(built: Path, tmp_path: Path) -> Run:
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYCOLLECTIVE_", "PC_EMULATED_NCCL"))}
         path = os.pathsep.join([str(tmp_path / "site"), IMPORTABLE["PYTHONPATH"]])
         clean |= {"LD_LIBRARY_PATH": str(tmp_path / "system"), "PYTHONPATH": path}
-        command = [sys.executable, "-c", _HEAD + snippet]
-        done = subprocess.run(command, env=clean | env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return run_command(sys.executable, "-c", _HEAD + snippet, env=clean | env, cwd=tmp_path, timeout=60).stdout
 
     return start
-
-
-def _library(folder: Path, source: str = "", version: int = 0) -> str:
-    """A libnccl.so.2: of a source, of one that knows only its version, or (without either) the emulated one."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "libnccl.so.2"
-    if source or version:
-        (folder / "nccl.c").write_text(source or f"int ncclGetVersion(int* v) {{ *v = {version}; return 0; }}")
-        subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", file, folder / "nccl.c"], check=True)
-    else:
-        shutil.copy(emulation.NCCL, file)
-    return str(file)
 
 
 def _has_wheel() -> bool:
     return any(Path(folder or ".", "nvidia", "nccl", "lib", "libnccl.so.2").exists() for folder in sys.path)
 
 
-no_wheel = pytest.mark.skipif(_has_wheel(), reason="a wheel nvidia-nccl-cu* is installed here")
-
-
-@no_wheel
+@pytest.mark.skipif(_has_wheel(), reason="a wheel nvidia-nccl-cu* is installed here")
 def test_missing(run: Run) -> None:
     text = run("print(nccl.why_not())")
     assert "libnccl.so.2" in text and "pip install nvidia-nccl-cu13" in text and "PYCOLLECTIVE_NCCL" in text
@@ -74,9 +55,9 @@ def test_missing(run: Run) -> None:
 def test_a_named_file_that_cannot_be_used(run: Run, tmp_path: Path) -> None:
     for file, text in (
         (str(tmp_path / "nothing.so"), "nothing.so"),
-        (_library(tmp_path / "old", version=2708), "is NCCL 2.7.8; 2.17.0 or newer is needed"),
-        (_library(tmp_path / "other", "int x;"), "is not NCCL"),
-        (_library(tmp_path / "half", version=22304), "(NCCL 2.23.4) lacks ncclGetUniqueId"),
+        (build_nccl(tmp_path / "old", version=2708), "is NCCL 2.7.8; 2.17.0 or newer is needed"),
+        (build_nccl(tmp_path / "other", "int x;"), "is not NCCL"),
+        (build_nccl(tmp_path / "half", version=22304), "(NCCL 2.23.4) lacks ncclGetUniqueId"),
     ):
         why = run("print(nccl.describe())", PYCOLLECTIVE_NCCL=file)
         assert text in why and "no NCCL can be used" in why
@@ -84,7 +65,7 @@ def test_a_named_file_that_cannot_be_used(run: Run, tmp_path: Path) -> None:
 
 def test_new(run: Run, tmp_path: Path) -> None:
     """A version newer than any known one."""
-    file = _library(tmp_path / "new")
+    file = build_nccl(tmp_path / "new")
     source, path, version, reason = run(_SHOW, PYCOLLECTIVE_NCCL=file, PC_EMULATED_NCCL_VERSION="31205").splitlines()
     assert (source, path, version) == ("PYCOLLECTIVE_NCCL", file, "3.12.5") and "named by" in reason
 
@@ -92,24 +73,11 @@ def test_new(run: Run, tmp_path: Path) -> None:
 _WHEEL = Path("site", "nvidia", "nccl", "lib")
 
 
-def test_wheel_before_system(run: Run, tmp_path: Path) -> None:
-    wheel = _library(tmp_path / _WHEEL)
-    _library(tmp_path / "system")
+def test_wheel_before_system_unless_it_is_too_old(run: Run, tmp_path: Path) -> None:
+    wheel, system = build_nccl(tmp_path / _WHEEL), build_nccl(tmp_path / "system")
     source, path, _, reason = run(_SHOW).splitlines()
     assert (source, path) == ("wheel", wheel) and "torch is not loaded" in reason
-
-
-@no_wheel
-def test_system(run: Run, tmp_path: Path) -> None:
-    system = _library(tmp_path / "system")
-    source, path, *_ = run(_SHOW).splitlines()
-    assert (source, path) == ("system", system)
-
-
-def test_an_old_wheel_is_passed_over(run: Run, tmp_path: Path) -> None:
-    """The reason includes that."""
-    _library(tmp_path / _WHEEL, version=21003)
-    system = _library(tmp_path / "system")
+    build_nccl(tmp_path / _WHEEL, version=21003)
     source, path, _, reason = run(_SHOW).splitlines()
     if not _has_wheel():
         assert (source, path) == ("system", system)
@@ -125,20 +93,20 @@ if "TORCHS" in os.environ:
 
 
 def test_torchs_copy_comes_first(run: Run, tmp_path: Path) -> None:
-    wheel = _library(tmp_path / _WHEEL)
+    wheel = build_nccl(tmp_path / _WHEEL)
     source, path, _, reason = run(_AS_TORCH + _SHOW).splitlines()
     assert (source, path) == ("wheel", wheel) and "torch has loaded none" in reason
-    torchs = _library(tmp_path / "torch" / "lib")
+    torchs = build_nccl(tmp_path / "torch" / "lib")
     source, path, _, reason = run(_AS_TORCH + _SHOW, TORCHS=torchs).splitlines()
     assert (source, path) == ("torch", torchs) and "torch has loaded it" in reason
-    torchs = _library(tmp_path / "old torch" / "lib", version=21003)
+    torchs = build_nccl(tmp_path / "old torch" / "lib", version=21003)
     text = run(_AS_TORCH + "print(nccl.why_not())", TORCHS=torchs)
     assert "torch: " in text and "2.10.3" in text, "a second copy in the same process would be unsafe: refused"
 
 
 def test_ranks_that_share_a_gpu(run: Run) -> None:
     """NCCL allows this from 2.30 on, with its flag set and its blocks capped."""
-    snippet = """
+    run("""
 def why(*arguments):
     try:
         return nccl.blocks_for(*arguments)
@@ -153,12 +121,11 @@ os.environ["NCCL_MAX_CTAS"] = "80"
 assert "NCCL_MAX_CTAS=80" in why(2, 132, 23000, 0)
 os.environ["NCCL_MAX_CTAS"] = "16"
 assert why(2, 132, 23000, 0) == 66
-"""
-    run(snippet)
+""")
 
 
 def test_what_nccl_lacks(run: Run) -> None:
-    snippet = """
+    run("""
 from pycollective.comm.cuda.signature import Signature
 def why(collective, dtype, op="sum", scale=(1.0, 1.0), version=22304, capability=(9, 0)):
     return nccl.lacks(Signature(collective, dtype, 1, None, -1, op, "nccl", scale, 0), version, capability)
@@ -173,5 +140,4 @@ assert why("allreduce", "float8_e4m3fn", version=22400) is None
 assert "sums and averages" in why("allreduce", "float32", "max", (2.0, 1.0))
 assert "by integers" in why("allreduce", "int32", "sum", (0.5, 1.0))
 assert why("allreduce", "int32", "sum", (3.0, 1.0)) is None and why("allreduce", "float16", "avg", (0.5, 3.0)) is None
-"""
-    run(snippet)
+""")

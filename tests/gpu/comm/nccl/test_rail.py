@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from processes import IMPORTABLE
 
-from gpu import emulation
+from gpu.comm.nccl.test_nccl import NCCL
 from launch import on_two_host_names
 
 pytestmark = [pytest.mark.emulated, pytest.mark.mpi, pytest.mark.usefixtures("built")]
@@ -24,6 +24,7 @@ from pycollective.comm.cuda.nccl import rail
 comm = pc.init()
 n, me = comm.size, comm.rank
 def ranks(x): return [x + r for r in range(n)]
+def is_(found, expected): assert np.array_equal(get(found), expected), (get(found), expected)
 """
 
 _STAGES = """
@@ -34,27 +35,26 @@ rail._TiledAllreduce.allreduce = lambda self, request: stages.append(request) or
 for count in (1000, 512, 5000, 1537):  # one tile, exactly one, several, and a remainder
     x = np.arange(count, dtype="f8") + me
     total = sum(ranks(np.arange(count, dtype="f8")))
-    assert np.array_equal(get(comm.allreduce(put(x))), total), count
+    is_(comm.allreduce(put(x)), total)
     same = put(x)
-    assert np.array_equal(get(comm.allreduce(same, out=same)), total)
-    assert np.array_equal(get(comm.allreduce(put(x), op="avg")), total / n)
-    assert np.array_equal(get(comm.allreduce(put(x), op="max", topology="ring")), np.arange(count) + n - 1)
-    assert np.array_equal(get(comm.allreduce(put(x), prescale=2.0, postscale=0.25)), total / 2)
-    assert np.array_equal(get(comm.iallreduce(put((x % 8).astype("f2")), op="min").result()),
-                          np.minimum.reduce([(v % 8).astype("f2") for v in ranks(np.arange(count, dtype="f8"))]))
+    is_(comm.allreduce(same, out=same), total)
+    is_(comm.allreduce(put(x), op="avg"), total / n)
+    is_(comm.allreduce(put(x), op="max", topology="ring"), np.arange(count) + n - 1)
+    is_(comm.allreduce(put(x), prescale=2.0, postscale=0.25), total / 2)
+    least = np.minimum.reduce([(v % 8).astype("f2") for v in ranks(np.arange(count, dtype="f8"))])
+    is_(comm.iallreduce(put((x % 8).astype("f2")), op="min").result(), least)
 assert len(stages) == 24, len(stages)
 x = np.arange(300) + me
 total = sum(ranks(np.arange(300)))
-assert np.array_equal(get(comm.allreduce(put(x), op="avg")), total // n)  # whole numbers: rounded once, by NCCL only
-assert np.array_equal(get(comm.allreduce(put(x), op="bxor")), np.bitwise_xor.reduce(ranks(np.arange(300))))  # staged
-assert np.array_equal(get(comm.allreduce(put(x.astype("i2")))), total)  # staged, too
+is_(comm.allreduce(put(x), op="avg"), total // n)  # whole numbers: rounded once, by NCCL only
+is_(comm.allreduce(put(x), op="bxor"), np.bitwise_xor.reduce(ranks(np.arange(300))))  # staged
+is_(comm.allreduce(put(x.astype("i2"))), total)  # staged, too
 assert len(stages) == 24, "these do not go in stages"
-assert np.array_equal(get(comm.allreduce(put(x), topology="nccl")), total)
-assert np.array_equal(get(comm.broadcast(put(x), root=2)), np.arange(300) + 2)
-assert np.array_equal(get(comm.allgather(put(x))), np.concatenate(ranks(np.arange(300))))
-assert np.array_equal(get(comm.reduce_scatter(put(x))), np.array_split(total, n)[me])
-mine = get(comm.alltoall(put(np.arange(8) + 10 * me)))
-assert mine.tolist() == [v + 10 * r for r in range(n) for v in (2 * me, 2 * me + 1)]
+is_(comm.allreduce(put(x), topology="nccl"), total)
+is_(comm.broadcast(put(x), root=2), np.arange(300) + 2)
+is_(comm.allgather(put(x)), np.concatenate(ranks(np.arange(300))))
+is_(comm.reduce_scatter(put(x)), np.array_split(total, n)[me])
+is_(comm.alltoall(put(np.arange(8) + 10 * me)), [v + 10 * r for r in range(n) for v in (2 * me, 2 * me + 1)])
 found = comm.reduce(put(x), root=1)
 assert np.array_equal(get(found), total) if me == 1 else found is None
 assert comm.gpu.path.kind == "nccl" and "cuda-ipc within a host, and by NCCL between hosts" in comm.gpu.path.reason
@@ -71,17 +71,14 @@ rail.SMALL_BYTES, rail.TILE_BYTES = 64, 4096
 engine = Engine(comm)
 shapes = [(5,), (300, 7), (4096,)]
 for turn in range(2):
-    before = engine.traffic()[1]
     arrays = [put(np.arange(np.prod(shape), dtype="f8").reshape(shape) + me) for shape in shapes]
-    works = {}
-    for i in np.random.default_rng([turn, me]).permutation(len(shapes)):
-        works[i] = engine.submit([Item("allreduce", f"{turn}.{i}", arrays[i], op="avg")])[0]
+    order = np.random.default_rng([turn, me]).permutation(len(shapes))
+    works = {i: engine.submit([Item("allreduce", f"{turn}.{i}", arrays[i], op="avg")])[0] for i in order}
     for i, shape in enumerate(shapes):
-        expected = np.arange(np.prod(shape)).reshape(shape) + (n - 1) / 2
-        assert np.array_equal(get(works[i].wait()), expected), (turn, shape)
+        is_(works[i].wait(), np.arange(np.prod(shape)).reshape(shape) + (n - 1) / 2)
 items = [Item("allreduce", f"group {i}", x, x) for i, x in enumerate(arrays)]
 assert engine.run(items)[1] is arrays[1]
-assert np.array_equal(get(arrays[0]), sum(ranks(np.arange(5.0))))
+is_(arrays[0], sum(ranks(np.arange(5.0))))
 assert engine._stream._buffer is not None, "a group goes through the fusion buffer"
 (rows,) = engine.run([Item("allgather", "rows", put(np.full((me + 1, 2), me)))])
 assert get(rows)[:, 0].tolist() == [r for r in range(n) for _ in range(r + 1)]
@@ -193,28 +190,19 @@ def run(script: str, folder: Path, *options: str, nccl: str = "/nowhere/libnccl.
     """Run a script on two ranks of either host; `fine`: the number of ranks that complete it."""
     file = folder / "case.py"
     file.write_text(script)
-    environment = {
-        **IMPORTABLE,
-        "PYCOLLECTIVE_NCCL": nccl,
-        "PC_EMULATED_NCCL_VERSION": "23001",
-        "NCCL_MULTI_RANK_GPU_ENABLE": "1",
-    }
+    environment = {**IMPORTABLE, **NCCL, "PYCOLLECTIVE_NCCL": nccl}
     done = on_two_host_names([sys.executable, file], folder, environment, timeout=150, options=options)
     assert done.stdout.count("fine") == fine, done.stdout + done.stderr
     assert done.returncode == 0 or fine < 4, done.stderr
 
 
-def test_in_stages(tmp_path: Path) -> None:
-    run(_HEAD + _STAGES, tmp_path, nccl=str(emulation.NCCL))
+CASES = {"in stages": _STAGES, "the engine fuses": _ENGINE, "a rank that does not come": _LATE}
 
 
-def test_the_engine_fuses(tmp_path: Path) -> None:
-    run(_HEAD + _ENGINE, tmp_path, nccl=str(emulation.NCCL))
-
-
-def test_a_rank_that_does_not_come(tmp_path: Path) -> None:
-    """On its own host and on the other one: no rank waits forever."""
-    run(_HEAD + _LATE, tmp_path, nccl=str(emulation.NCCL))
+@pytest.mark.parametrize("case", CASES)
+def test_with_nccl(tmp_path: Path, case: str) -> None:
+    """A rank that does not come, on its own host and on the other one: no rank waits forever."""
+    run(_HEAD + CASES[case], tmp_path, nccl=NCCL["PYCOLLECTIVE_NCCL"])
 
 
 def test_without_nccl(tmp_path: Path) -> None:

@@ -11,17 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 from bodies import Body
-from calls import MOVING, REDUCING, ROOTED, on_each_rank
+from calls import MOVING, REDUCING, call, on_each_rank
 
 import pycollective as pc
-from gpu.device import Dlpack, Interface, data, get, put, same
+from gpu.device import Dlpack, Interface, data, every_topology, get, put, same
 from pycollective import Communicator, _core
-from pycollective.schedule import describe
 
 pytestmark = [pytest.mark.emulated, pytest.mark.usefixtures("cuda")]
 
 COLLECTIVES = (*REDUCING, *MOVING, "scan", "exscan")
-HOSTS = [(0, 1), (0, 0, 1, 1), (0, 1, 0)]
 COUNT = 6011
 
 
@@ -55,8 +53,7 @@ def calls(comm: Communicator, give: Callable[[Any], Any], take: Callable[[Any], 
     for count in (0, 1, 300, COUNT):
         x = data(comm.rank, count)
         for name in COLLECTIVES:
-            options: Any = {"root": comm.size - 1} if name in ROOTED else {}
-            made = getattr(comm, name)(give(x), **options)
+            made = call(comm, name, give(x), comm.size - 1)
             found[name, count] = None if made is None else take(made).tobytes()
     for dtype in _core.dtypes():
         x = data(comm.rank, COUNT, dtype)
@@ -69,7 +66,7 @@ def calls(comm: Communicator, give: Callable[[Any], Any], take: Callable[[Any], 
     return found
 
 
-@pytest.mark.parametrize("hosts", HOSTS)
+@pytest.mark.parametrize("hosts", [(0, 1), (0, 0, 1, 1), (0, 1, 0)])
 def test_the_bits_are_those_of_one_host_without_gpus(hosts: tuple[int, ...]) -> None:
     found = pc.local_world(len(hosts), hosts=hosts).run(lambda comm: calls(in_small_tiles(comm), put, get))
     expected = pc.local_world(len(hosts)).run(lambda comm: calls(comm, np.copy, np.asarray))
@@ -79,12 +76,7 @@ def test_the_bits_are_those_of_one_host_without_gpus(hosts: tuple[int, ...]) -> 
 
 @across(0, 0, 1, 1)
 def test_every_topology(comm: Communicator) -> None:
-    for row in describe():
-        for name in COLLECTIVES:
-            if name in row.collectives:
-                x = data(comm.rank, COUNT)
-                expected = getattr(comm, name)(x, topology=row.name)
-                same(getattr(comm, name)(put(x), topology=row.name), expected, name, row.name)
+    every_topology(comm, COLLECTIVES, COUNT)
 
 
 def ring(rank: int, size: int, step: int = 0) -> dict[int, float]:
@@ -142,16 +134,15 @@ def test_a_call_is_ordered_in_its_stream(comm: Communicator, cuda: ModuleType) -
 
 @across(0, 1)
 def test_producers_of_arrays_are_waited_for(comm: Communicator, cuda: ModuleType) -> None:
-    producer, mine = cuda.Stream(0), cuda.Stream(0)
-    x = data(comm.rank, 50_000)
+    producer, made = cuda.Stream(0), cuda.Stream(0)
+    mine, x = made.address, data(comm.rank, 50_000)
     source, a, other = put(x), put(np.zeros_like(x)), put(np.zeros(1 << 22, np.float32))
     expected = get(comm.allreduce(source))  # sets the GPU side up
     late(cuda, producer.address, a, source, other)
-    made = comm.allreduce(Interface(a, stream=producer.address), stream=mine.address)
-    assert get(made, mine.address).tobytes() == expected.tobytes()
     array = Dlpack(put(x))
-    assert get(comm.allreduce(array, stream=mine.address), mine.address).tobytes() == expected.tobytes()
-    assert array.asked == mine.address
+    for given in (Interface(a, stream=producer.address), array):
+        assert get(comm.allreduce(given, stream=mine), mine).tobytes() == expected.tobytes()
+    assert array.asked == mine
 
 
 @across(0, 1)
@@ -210,18 +201,13 @@ def test_calls_that_differ(comm: Communicator) -> None:
 
 
 @across(0, 1)
-def test_wrong_arrays(comm: Communicator) -> None:
+def test_wrong_arrays_and_what_explain_reports(comm: Communicator) -> None:
     a = put(data(0, 100))
     with pytest.raises(ValueError, match=r"out has 50 elements"):
         comm.allreduce(a, out=put(data(0, 50)))
     with pytest.raises(TypeError, match=r"bxor.*float32"):
         comm.allreduce(a, op="bxor")
     comm.allreduce(a)
-
-
-@across(0, 1)
-def test_what_explain_reports(comm: Communicator) -> None:
-    comm.allreduce(put(data(0, 10)))
     text = "staged through host memory in pinned tiles, because PYCOLLECTIVE_CUDA_HOSTS is staged"
     assert text in str(comm.explain("allreduce", 1 << 20))
 
