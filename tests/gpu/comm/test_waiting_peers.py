@@ -51,7 +51,7 @@ def run(body: Callable[..., None], *arguments: Any, seconds: float = 0) -> None:
 
 
 def new_plans(comm: Communicator, link: Connection) -> None:
-    """Of other topologies, and of kernels that were not launched before, which nothing may load now."""
+    """Covers other topologies, and kernels that were not launched before, which nothing may load now."""
     emulation.install()
     x = put(data(comm.rank, LONG))
     outs = [put(np.zeros(LONG, np.float32)) for _ in range(8)]
