@@ -100,25 +100,26 @@ def test_ranks_may_place_their_arrays_differently(comm: Communicator, collective
             assert got.tobytes() == result.tobytes()
 
 
-@topology("placements_of_a_user", small=8 << 10, order="rank")
-class OfAUser:
-    """Direct, whose variants differ in the scratch that they need in place."""
+def test_ranks_place_their_arrays_differently_in_a_topology_of_their_own() -> None:
+    @topology("of_a_user", small=8 << 10, order="rank")
+    class OfAUser:
+        """The variants differ in the scratch that they need in place."""
 
-    def allreduce(self, p: Program) -> None:
-        for c in p.chunks(p.size):
-            p[p.ranks, c] = p.sum((p[q, c] for q in p.ranks), at=c)
+        def allreduce(self, p: Program) -> None:
+            for c in p.chunks(p.size):
+                p[p.ranks, c] = p.sum((p[q, c] for q in p.ranks), at=c)
 
-    def allreduce_small(self, p: Program) -> None:
-        for c in p.chunks(1):
-            p[p.ranks, c] = p.sum(p[q, c] for q in p.ranks)
+        def allreduce_small(self, p: Program) -> None:
+            for c in p.chunks(1):
+                p[p.ranks, c] = p.sum(p[q, c] for q in p.ranks)
 
+    def body(comm: Communicator) -> None:
+        for count, own, in_place in itertools.product((100, 600, 3000), range(3), (False, True)):
+            x = place(comm, np.full(count, comm.rank), "window")
+            x = x if comm.rank == own else x.copy()
+            assert (comm.allreduce(x, x if in_place else None, topology=OfAUser) == 3).all()
 
-@on_each_rank(3)
-def test_ranks_place_their_arrays_differently_in_a_topology_of_their_own(comm: Communicator) -> None:
-    for count, own, in_place in itertools.product((100, 600, 3000), range(3), (False, True)):
-        x = place(comm, np.full(count, comm.rank), "window")
-        x = x if comm.rank == own else x.copy()
-        assert (comm.allreduce(x, x if in_place else None, topology=OfAUser) == 3).all()
+    local_world(3).run(body)
 
 
 @pytest.mark.parametrize("empty", [0, 1, 2])
