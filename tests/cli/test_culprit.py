@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from speed import deadline
 
 from launch import CLI, run_command
 from pycollective.cli.launch import culprit as culprits
@@ -69,7 +70,16 @@ def folder(tmp_path: Path) -> Path:
 def check(folder: Path, how: str, where: str, culprit: int, hosts: str = "") -> str:
     """Runs the script; the result is how it differs from what is expected."""
     command = [*CLI, "run", *(["-H", hosts, "--rsh", "sh ./rsh"] if hosts else ["-np", "3"])]
-    command = ["env", "PYCOLLECTIVE_TIMEOUT=2", "OMP_NUM_THREADS=1", *command, "script.py", how, where, str(culprit)]
+    command = [
+        "env",
+        f"PYCOLLECTIVE_TIMEOUT={deadline(2)}",
+        "OMP_NUM_THREADS=1",
+        *command,
+        "script.py",
+        how,
+        where,
+        str(culprit),
+    ]
     done = run_command(*command, cwd=folder, timeout=60, code=None)
     code, start = EXPECTED[how]
     *before, last = done.stderr.splitlines()
