@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
 import pytest
 
-from launch import OPEN_MPI_SETTINGS, find_mpirun
+from launch import OPEN_MPI_SETTINGS, find_mpirun, run_command
 
 SCRIPT = """
 import os, sys
@@ -27,10 +26,8 @@ with open(f"out.{rank}", "w") as file:
 
 def _horovod(folder: Path, *words: str, code: int = 0, python: str = sys.executable) -> tuple[str, str]:
     """Runs `python -m pycollective.horovod WORDS` in a folder; returns its standard output and error."""
-    env = {**os.environ, **OPEN_MPI_SETTINGS}
     command = [python, "-I", "-m", "pycollective.horovod", *words]
-    ran = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False)
-    assert ran.returncode == code, ran.stderr
+    ran = run_command(*command, code=code, cwd=folder, env={**os.environ, **OPEN_MPI_SETTINGS})
     return ran.stdout, ran.stderr
 
 
@@ -116,16 +113,16 @@ def test_an_error_of_the_script_is_its_own(script: Path) -> None:
 def environment(tmp_path: Path) -> tuple[str, Path]:
     """The Python of a virtual environment that sees the packages of this one, and where its own are."""
     folder = tmp_path / "environment"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    run_command(sys.executable, "-m", "venv", "--without-pip", folder)
     python = str(folder / "bin" / "python")
     query = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    place = Path(subprocess.run([python, "-c", query], capture_output=True, text=True, check=True).stdout.strip())
+    place = Path(run_command(python, "-c", query).stdout.strip())
     (place / "outer.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
     return python, place
 
 
 def _imports(python: str, module: str) -> bool:
-    return subprocess.run([python, "-I", "-c", f"import {module}"], capture_output=True, check=False).returncode == 0
+    return run_command(python, "-I", "-c", f"import {module}", code=None).returncode == 0
 
 
 def test_install_and_uninstall(environment: tuple[str, Path], tmp_path: Path) -> None:

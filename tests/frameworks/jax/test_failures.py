@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from launch import find_mpirun, launch, needs
@@ -25,9 +23,8 @@ def _refused() -> None:
 
     pj.init()
     x = jnp.ones(3)
-    float0 = np.zeros(3, jax.dtypes.float0)
     for wrong, error, text in (
-        (lambda: pj.allreduce(float0, "sum"), TypeError, "float0"),
+        (lambda: pj.allreduce(np.zeros(3, jax.dtypes.float0), "sum"), TypeError, "float0"),
         (lambda: pj.grouped_allreduce({"a": "text"}), TypeError, r"\['a'\]"),
         (lambda: pj.allreduce(jnp.ones(3, jnp.complex64), "max"), TypeError, "complex64"),
         (lambda: pj.allreduce(jax.random.key(0), "sum"), TypeError, "key"),
@@ -112,9 +109,8 @@ def _differ(*cases: str) -> None:
 def test_a_killed_rank_ends_all(launcher: str, kind: str) -> None:
     if launcher == "mpirun" and find_mpirun() is None:
         pytest.skip("needs mpirun")
-    began = time.monotonic()
-    result = launch(2, _killed, kind, launcher=launcher, timeout=60, grace=20)
-    assert result.returncode != 0 and time.monotonic() - began < 40
+    result = launch(2, _killed, kind, launcher=launcher, timeout=40, grace=20)
+    assert result.returncode != 0
     if launcher == "pycollective":  # mpirun kills the survivor at once
         assert "rank 1" in result[0] and "Error" in result[0], result.report()
 
@@ -150,6 +146,7 @@ def test_the_way_through_python() -> None:
 
 def _through_python() -> None:
     import warnings
+    from unittest import mock
 
     import jax
     import jax.numpy as jnp
@@ -157,10 +154,7 @@ def _through_python() -> None:
     import pycollective.jax as pj
     from pycollective.jax import handlers
 
-    def refuse(*args: object, **kwargs: object) -> None:
-        raise ValueError("another version")
-
-    jax.ffi.register_ffi_target = refuse
+    jax.ffi.register_ffi_target = mock.Mock(side_effect=ValueError("another version"))
     pj.init()
     rank = pj.rank()
 

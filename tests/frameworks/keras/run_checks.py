@@ -11,7 +11,6 @@ import traceback
 import warnings
 from typing import Any
 
-import elastic_checks
 import model_checks
 import refusal_checks
 import step_checks
@@ -19,11 +18,10 @@ import training_checks
 from common import hvd
 
 CHECKS: dict[str, Any] = {}
-for topic in (training_checks, step_checks, model_checks, elastic_checks, refusal_checks):
+for topic in (training_checks, step_checks, model_checks, refusal_checks):
     CHECKS |= vars(topic)
 
-
-def main() -> None:
+if __name__ == "__main__":
     warnings.simplefilter("ignore")
     hvd.init()
     for name in sys.argv[1:]:
@@ -34,7 +32,3 @@ def main() -> None:
             outcome = traceback.format_exc()
         print(json.dumps([name, outcome]), flush=True)
     hvd.shutdown()
-
-
-if __name__ == "__main__":
-    main()

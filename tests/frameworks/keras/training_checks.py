@@ -126,8 +126,5 @@ def sparse() -> None:
 
 
 def averages_and_ema() -> None:
-    opt = hvd.DistributedOptimizer(
-        keras.optimizers.SGD(0.01, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2)
-    )
-    options = {} if BACKEND == "torch" else {"steps_per_execution": 2}
-    train(opt, **options)
+    sgd = keras.optimizers.SGD(0.01, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2)
+    train(hvd.DistributedOptimizer(sgd), **({} if BACKEND == "torch" else {"steps_per_execution": 2}))

@@ -8,26 +8,23 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Checks:
-    """A decorator that collects checks."""
-
-    def __init__(self) -> None:
-        self.functions: list[Callable[[], None]] = []
+class Checks(dict[str, Callable[[], None]]):
+    """A decorator that collects checks, by name."""
 
     def __call__(self, function: Callable[[], None]) -> Callable[[], None]:
-        self.functions.append(function)
+        self[function.__name__] = function
         return function
 
     def outcomes(self) -> dict[str, str]:
         """Check -> "" or its traceback."""
         found = {}
-        for function in self.functions:
+        for name, function in self.items():
             try:
                 function()
-                found[function.__name__] = ""
+                found[name] = ""
             except BaseException:
-                found[function.__name__] = traceback.format_exc()
-            print(function.__name__, file=sys.stderr, flush=True)
+                found[name] = traceback.format_exc()
+            print(name, file=sys.stderr, flush=True)
         return found
 
 

@@ -22,9 +22,8 @@ GRADIENT_SHAPES = ((17, 33), (33,), (), (5, 3, 3), (4099,))
 def random(shape: tuple[int, ...], dtype: tf.DType, seed: int) -> np.ndarray:
     """This rank's array."""
     generator = np.random.default_rng([seed, hvd.rank()])
-    return np.asarray(generator.integers(0, 9, shape) + (generator.random(shape) if dtype.is_floating else 0)).astype(
-        dtype.as_numpy_dtype
-    )
+    values = generator.integers(0, 9, shape) + (generator.random(shape) if dtype.is_floating else 0)
+    return np.asarray(values).astype(dtype.as_numpy_dtype)
 
 
 def three_ways(function: Callable[..., Any], *arrays: np.ndarray) -> list[list[np.ndarray]]:

@@ -89,9 +89,11 @@ def in_session(build: Callable[[], Any], **feeds: Any) -> Any:
         return session.run(fetched, {graph.get_tensor_by_name(f"{name}:0"): x for name, x in feeds.items()})
 
 
-def rotated(values: list[int]) -> list[int]:
-    """In another order on each rank."""
-    return values if basics.rank() == 0 else values[::-1]
+def rotated(name: str, count: int, build: Callable[[int], Any]) -> list[Any]:
+    """Allreduces of what `build` makes of numbers, begun in another order on each rank."""
+    numbers = [*range(count)]
+    works = {i: reduced(build(i), f"{name}.{i}") for i in (numbers if basics.rank() == 0 else numbers[::-1])}
+    return [works[i] for i in numbers]
 
 
 SUM = sum(range(1, 1 + int(sys.argv[1])))
@@ -230,8 +232,7 @@ def on_a_device_without_the_operation() -> None:
 @needs_operation
 def many_in_any_order() -> None:
     def many(x: Any) -> Any:
-        works = {i: reduced(x + float(i), f"many.{i}") for i in rotated([*range(MANY)])}
-        return [works[i] for i in range(MANY)]
+        return rotated("many", MANY, lambda i: x + float(i))
 
     compiled = jitted(many)
     for _ in range(3):
@@ -334,21 +335,17 @@ def graphs_of_another_process() -> None:
 def calls_of_a_compiled_function_that_depend_on_others_in_any_order() -> None:
     n, variable = basics.size(), tf.Variable(1.0)
 
-    def rotated_calls(name: str, build: Callable[[int], Any]) -> list[Any]:
-        works = {i: reduced(build(i), f"{name}.{i}") for i in rotated([*range(9)])}
-        return [works[i] for i in range(9)]
-
     @jitted
     def step(x: Any) -> Any:
-        first = rotated_calls("first", lambda i: reduced(x + float(i), f"inner.{i}"))
+        first = rotated("first", 9, lambda i: reduced(x + float(i), f"inner.{i}"))
         variable.assign(reduced(variable, "variable"))  # what reads it comes later by a control dependency
-        second = rotated_calls("second", lambda i: variable + float(i))
+        second = rotated("second", 9, lambda i: variable + float(i))
         with tf.control_dependencies([second[0]]):
-            third = rotated_calls("third", lambda i: x + float(i))
+            third = rotated("third", 9, lambda i: x + float(i))
         branch = x
         if x < 1:
             branch = reduced(x + 1, "branch")
-        return [first, second, third, rotated_calls("fourth", lambda i: x + float(i)), [branch]]
+        return [first, second, third, rotated("fourth", 9, lambda i: x + float(i)), [branch]]
 
     numbers = np.arange(9.0)
     for turn in (1, 2):

@@ -1,12 +1,20 @@
-"""Cleanup of what the torch tests leave in pytest's own process."""
+"""The marker of the torch tests, and cleanup of what they leave in pytest's own process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from pycollective.comm import world
+
+
+@pytest.hookimpl(tryfirst=True)  # before the choice by markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.torch)
 
 
 @pytest.fixture(autouse=True)

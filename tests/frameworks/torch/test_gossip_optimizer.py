@@ -15,8 +15,8 @@ from opt import data, loss_of, small, weights  # noqa: E402
 from pycollective import graphs  # noqa: E402
 from pycollective.optim import consensus_distance  # noqa: E402
 
-pytestmark = pytest.mark.torch
 ORDERS = ["combine_then_adapt", "adapt_then_combine"]
+FORMS = [{"order": order, "average_every": every} for order in ORDERS for every in (None, 2)]
 
 
 def gradient(rank: int, step: int) -> Any:
@@ -39,12 +39,10 @@ def reference(n: int, steps: int, order: str, average_every: int | None = None) 
     return x
 
 
-def steps(hvd: Any, order: str, average_every: int | None = None, closure: bool = False) -> Any:
+def steps(hvd: Any, closure: bool = False, **options: Any) -> Any:
     parts = [torch.nn.Parameter(torch.full((k,), float(hvd.rank()), dtype=torch.float64)) for k in (3, 4)]
     sgd = torch.optim.SGD(parts, lr=0.05, momentum=0.9, weight_decay=0.1)
-    optimizer = hvd.GossipOptimizer(
-        sgd, [("a", parts[0]), ("b", parts[1])], graphs.ring, order=order, average_every=average_every
-    )
+    optimizer = hvd.GossipOptimizer(sgd, [("a", parts[0]), ("b", parts[1])], graphs.ring, **options)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1.0)
     for t in range(5):
         optimizer.zero_grad()
@@ -58,7 +56,7 @@ def steps(hvd: Any, order: str, average_every: int | None = None, closure: bool 
             assert isinstance(optimizer.step(loss), torch.Tensor)
         else:
             loss()
-            assert bool(optimizer._in_progress) == (order == "combine_then_adapt")  # it overlaps backward
+            assert bool(optimizer._in_progress) == (options["order"] == "combine_then_adapt")  # it overlaps backward
             optimizer.step()
         schedule.step()
     assert isinstance(optimizer, torch.optim.SGD)
@@ -71,8 +69,8 @@ def steps(hvd: Any, order: str, average_every: int | None = None, closure: bool 
 @pytest.mark.parametrize("n", [1, 4])
 def test_steps_are_those_of_the_formula(n: int) -> None:
     found = run(n, _all_forms)
-    for i, (order, every) in enumerate((order, every) for order in ORDERS for every in (None, 2)):
-        expected = reference(n, 5, order, every)
+    for i, form in enumerate(FORMS):
+        expected = reference(n, 5, **form)
         for rank in range(n):
             own, mean, distance = found[rank][i]
             np.testing.assert_allclose(own, expected[rank], rtol=1e-12, atol=1e-13)
@@ -82,8 +80,7 @@ def test_steps_are_those_of_the_formula(n: int) -> None:
 
 
 def _all_forms(hvd: Any) -> Any:
-    forms = [steps(hvd, order, every) for order in ORDERS for every in (None, 2)]
-    return [*forms, steps(hvd, ORDERS[0], closure=True)]
+    return [*(steps(hvd, **form) for form in FORMS), steps(hvd, closure=True, order=ORDERS[0])]
 
 
 def test_a_network_learns_and_ends_with_the_same_weights_on_all_ranks() -> None:

@@ -1,4 +1,4 @@
-"""Torch's front end of the rules for large batches: matches arrays and one process on all data; GhostBatchNorm."""
+"""Torch's front end of the rules for large batches, which matches arrays and one process; GhostBatchNorm, samplers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 import io
 import math
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,12 @@ from hvd import with_ranks  # noqa: E402
 from opt import agree, alone, close, data, everybodys, loss_of, mine, small, together, weights  # noqa: E402
 
 import pycollective as pc  # noqa: E402
-from pycollective.optim import DistributedOptimizer, NoiseScale, schedules  # noqa: E402
+from pycollective.optim import DistributedOptimizer, NoiseScale, sample_rows  # noqa: E402
+from pycollective.optim.schedules import GrowingBatch  # noqa: E402
 from pycollective.torch.ghost_batch_norm import GhostBatchNorm1d, GhostBatchNorm2d  # noqa: E402
 from pycollective.torch.optimizers import LAMB, LARC, LARS, NovoGrad, RuleOptimizer  # noqa: E402
+from pycollective.torch.samplers import GrowingBatchSampler, IndependentSampler  # noqa: E402
 
-pytestmark = pytest.mark.torch
 OPTIONS: dict[Any, dict[str, Any]] = {
     LARS: {"lr": 1.5, "weight_decay": 0.1, "trust_coefficient": 0.05},
     LARC: {"lr": 0.1, "weight_decay": 0.1},
@@ -99,11 +101,8 @@ def test_resuming_changes_no_bits(kind: Any, dtype: Any) -> None:
 
 
 def test_what_a_step_takes_and_refuses() -> None:
-    a, b, sparse = (
-        torch.nn.Parameter(torch.ones(2)),
-        torch.nn.Parameter(torch.ones(2)),
-        torch.nn.Embedding(3, 2, sparse=True),
-    )
+    a, b = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+    sparse = torch.nn.Embedding(3, 2, sparse=True)
     optimizer = LARS([{"params": [a]}, {"params": [b], "lr": 0.0}, {"params": sparse.parameters()}], lr=0.5)
     assert optimizer.step() is None and not optimizer.state  # no parameter has a gradient
 
@@ -141,16 +140,6 @@ def test_refusals(options: Any, group: Any, error: Any, message: str) -> None:
         with pytest.raises(error, match=message):
             optimizer.add_param_group({"params": [torch.zeros(1)], **group})
         assert len(optimizer.param_groups) == 1
-
-
-def test_schedules_are_for_lambda_lr() -> None:
-    optimizer = LAMB([torch.nn.Parameter(torch.ones(2))], lr=0.5)
-    factor = schedules.warm_up(2, schedules.polynomial(4), start=0.1)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-    for step in range(6):
-        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.5 * factor(step))
-        optimizer.step()
-        scheduler.step()
 
 
 class Signs(RuleOptimizer):
@@ -211,11 +200,8 @@ def _noise(hvd: Any) -> None:
     optimizer.zero_grad()
 
 
-def test_under_torch_distributed() -> None:
-    c10d.run(2, _under_torch_distributed)
-
-
-def _under_torch_distributed(world: Any) -> None:
+@c10d.on_ranks(2)
+def test_under_torch_distributed(world: Any) -> None:
     from torch.distributed.fsdp import fully_shard
 
     for kind in OPTIONS:
@@ -282,3 +268,57 @@ def test_batches_that_the_size_does_not_divide() -> None:
     with pytest.raises(ValueError, match="4D"):
         GhostBatchNorm2d(2, 1)(torch.ones(3, 2))
     assert "ghost_size=8" in repr(GhostBatchNorm2d(2, 8))
+
+
+# -- samplers: the whole data set on every rank, and batches that grow --------------------------------------
+
+DATA = torch.utils.data.TensorDataset(torch.arange(100))
+
+
+def loader(**options: Any) -> Any:
+    return torch.utils.data.DataLoader(DATA, **options)
+
+
+def test_indices_are_those_of_sample_rows_and_change_with_the_epoch() -> None:
+    sampler = IndependentSampler(DATA, num_replicas=4, rank=3, seed=5)
+    assert len(sampler) == 25
+    for epoch in (0, 1):
+        sampler.set_epoch(epoch)
+        read = torch.cat([batch for (batch,) in loader(sampler=sampler, batch_size=7)]).tolist()
+        assert read == sample_rows(100, SimpleNamespace(rank=3, size=4), seed=5, epoch=epoch).tolist()
+
+
+def test_every_rank_has_the_same_number_of_batches() -> None:
+    lengths = {len(loader(sampler=IndependentSampler(DATA, num_replicas=3, rank=r), batch_size=8)) for r in range(3)}
+    assert lengths == {5}
+    assert len(list(IndependentSampler(DATA, 3, 0, count=80))) == 80
+
+
+def test_wrong_ranks_are_refused() -> None:
+    with pytest.raises(ValueError, match="rank must be an integer from 0 to 2, not 3"):
+        IndependentSampler(DATA, 3, 3)
+    with pytest.raises(ValueError, match="count must be an integer from 0 to 100, not 101"):
+        IndependentSampler(DATA, 3, 0, count=101)
+
+
+def test_a_loaders_batches_grow_and_follow_the_epochs_of_the_sampler() -> None:
+    sampler = IndependentSampler(DATA, num_replicas=4, rank=1)
+    growing = GrowingBatch(8, [3, 5], growth=4, limit=100)
+    batches = GrowingBatchSampler(sampler, growing, steps=7, num_replicas=4)
+    read = [batch.tolist() for (batch,) in loader(batch_sampler=batches)]
+    assert [len(batch) for batch in read] == [2, 2, 2, 8, 8, 25, 25] and len(batches) == 7
+    expected = []
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        expected += list(sampler)
+    assert [index for batch in read for index in batch] == expected[: sum(map(len, read))]
+    again = GrowingBatchSampler(sampler, growing, steps=7, first=5, num_replicas=4)
+    assert [batch.tolist() for (batch,) in loader(batch_sampler=again)] == read[5:]
+
+
+def test_torchs_own_sampler_can_be_grown() -> None:
+    sampler = torch.utils.data.DistributedSampler(DATA, num_replicas=4, rank=1, drop_last=True)
+    batches = GrowingBatchSampler(sampler, GrowingBatch(40, []), steps=6, num_replicas=4)
+    read = [index for (batch,) in loader(batch_sampler=batches) for index in batch.tolist()]
+    sampler.set_epoch(1)
+    assert len(read) == 60 and read[25:50] == list(sampler)

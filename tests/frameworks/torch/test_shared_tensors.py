@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -125,14 +126,11 @@ def test_small_and_sparse_tensors_stay() -> None:
 
 def test_a_moved_tensor_is_neither_resized_nor_sent_but_copied_and_saved() -> None:
     x = share_(torch.arange(COUNT))
-    for forbidden in (
-        lambda: x.untyped_storage().resize_(0),
-        lambda: x.untyped_storage().resize_(1 << 20),
-        lambda: x.detach().resize_(1 << 20),
-    ):
+    storage = x.untyped_storage()
+    for resize, size in ((storage.resize_, 0), (storage.resize_, 1 << 20), (x.detach().resize_, 1 << 20)):
         with pytest.raises(RuntimeError, match="not resizable"):
-            forbidden()
-    for shares in (lambda: ForkingPickler.dumps(x), x.share_memory_, x.untyped_storage().share_memory_):
+            resize(size)
+    for shares in (lambda: ForkingPickler.dumps(x), x.share_memory_, storage.share_memory_):
         with pytest.raises(RuntimeError, match="clone it first"):
             shares()
     assert torch.equal(x, torch.arange(COUNT))
@@ -153,16 +151,12 @@ def test_a_child_has_its_own_copy() -> None:
     assert (x == 1).all()
 
 
-def interrupted(*_: Any) -> Any:
-    raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize("where", ["truncate", "statvfs"])
 def test_nothing_refers_to_memory_that_torch_frees_after_an_interrupt(where: str) -> None:
     before = in_use()
     x = torch.ones(COUNT)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(os, where, interrupted)
+        patch.setattr(os, where, mock.Mock(side_effect=KeyboardInterrupt))
         share_(x)
     assert x.sum() == COUNT
     del x
@@ -199,10 +193,6 @@ def test_what_cannot_be_moved_is_used_as_usual(lack: Any, caplog: pytest.LogCapt
     assert in_use() > before
 
 
-def place_of(comm: Communicator, x: Any) -> str:
-    return str(comm.backend.team.place_of(x.view(torch.uint8).numpy()))  # type: ignore[attr-defined]
-
-
 def in_calls(comm: Communicator, _: Connection) -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.int32):
         x = (torch.arange(2 * COUNT * comm.size) % 50 + comm.rank).to(dtype)
@@ -211,7 +201,8 @@ def in_calls(comm: Communicator, _: Connection) -> None:
             comm.allreduce(moved.clone().copy_(x))
             comm.allreduce(moved)
             comm.barrier()
-        assert [place_of(comm, each) for each in (moved, moved[5:], x)] == ["shared", "shared", "plain"]
+        places = [comm.backend.team.place_of(each.view(torch.uint8).numpy()) for each in (moved, moved[5:], x)]
+        assert [*map(str, places)] == ["shared", "shared", "plain"]
         for collective in (comm.allreduce, comm.allgather, comm.alltoall, comm.scan, comm.reduce_scatter):
             assert torch.equal(collective(moved), collective(x))
         assert torch.equal(comm.allreduce(moved[64:]), comm.allreduce(x[64:]))

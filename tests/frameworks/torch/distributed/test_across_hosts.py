@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
+from speed import until
 
 pytest.importorskip("torch")
 
@@ -20,7 +19,6 @@ from pycollective.errors import BootstrapError
 from pycollective.torch.distributed.bootstrap import across_hosts
 from pycollective.torch.distributed.point_to_point.hosts_mailbox import HostsMailbox
 
-pytestmark = pytest.mark.torch
 TOKEN = bytes(16)
 GROUP = Group(Nodes(1, (0, 1)), (0, 1), "process group 0")
 
@@ -60,12 +58,7 @@ def test_malformed_tokens_and_addresses_are_refused() -> None:
     assert_refused("does not hold the token", b"none", b"")
     for offered in (b"", b"00", b"ff" * 9):
         assert_refused("does not hold the addresses", b"none", HEX, offered)
-    for address in (
-        ("localhost", 80),
-        ("127.0.0.1", 0),
-        ("127.0.0.1", 1 << 20),
-        ("", 80),
-    ):  # not numeric
+    for address in (("localhost", 80), ("127.0.0.1", 0), ("127.0.0.1", 1 << 20), ("", 80)):
         packed = across_hosts.Endpoint("stranger", *address).pack().hex().encode()
         assert_refused("does not hold the address of rank 0", b"none", HEX, None, packed)
 
@@ -83,13 +76,9 @@ def three() -> Iterator[list[HostsMailbox]]:
         box.close()
 
 
-def until(look: Callable[[], Any]) -> Any:
-    """What `look` returns, once it is something."""
-    for _ in range(5000):
-        if (found := look()) is not None:
-            return found
-        time.sleep(1e-3)
-    return None
+def assert_next(box: HostsMailbox, source: int, expected: tuple[int, int]) -> None:
+    until(lambda: box.next(source))
+    assert box.next(source) == expected
 
 
 def test_announcements_arrive_in_order_and_stay_until_they_are_taken(three: list[HostsMailbox]) -> None:
@@ -97,10 +86,10 @@ def test_announcements_arrive_in_order_and_stay_until_they_are_taken(three: list
     for tag, nbytes in sent:
         assert three[2].room(0)
         three[2].announce(0, tag, nbytes)
-    assert until(lambda: three[0].next(2)) == three[0].next(2) == sent[0]
+    assert_next(three[0], 2, sent[0])
     assert three[0].next(1) is None
     for expected in sent:
-        assert until(lambda: three[0].next(2)) == expected
+        assert_next(three[0], 2, expected)
         three[0].take(2)
     assert three[0].next(2) is None
 
@@ -111,7 +100,7 @@ def test_a_full_connection_has_no_room_and_loses_nothing(three: list[HostsMailbo
         three[0].announce(1, count % 1000, count)
         count += 1
     for i in range(count):
-        assert until(lambda: three[1].next(0)) == (i % 1000, i)
+        assert_next(three[1], 0, (i % 1000, i))
         three[1].take(0)
     assert three[0].room(1)
 
@@ -119,9 +108,9 @@ def test_a_full_connection_has_no_room_and_loses_nothing(three: list[HostsMailbo
 def test_what_was_announced_survives_the_sender(three: list[HostsMailbox]) -> None:
     three[1].announce(0, 4, 5)
     three[0].announce(1, 6, 7)  # never read
-    assert until(lambda: three[1].next(0)) == (6, 7)
+    assert_next(three[1], 0, (6, 7))
     three[1].close()
-    assert until(lambda: three[0].next(1)) == (4, 5)
+    assert_next(three[0], 1, (4, 5))
     three[0].take(1)
     assert three[0].next(1) is None
     three[0].announce(1, 8, 9)  # to nobody

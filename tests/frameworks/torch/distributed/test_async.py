@@ -11,13 +11,12 @@ from unittest import mock
 
 import pytest
 from c10d import World, all_gather_single, naming, on_ranks
+from speed import until
 
 torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 from pycollective.torch.distributed import Options  # noqa: E402
-
-pytestmark = pytest.mark.torch
 
 
 @on_ranks(1, 2, 3, 4)
@@ -30,8 +29,7 @@ def test_work(world: World) -> None:
     assert (x == total).all() and work.result()[0] is x
     outs = [torch.zeros(2) for _ in range(world.size)]
     work = dist.all_gather(outs, torch.full((2,), float(world.rank)), async_op=True)
-    while not work.is_completed():  # also completes without a wait
-        time.sleep(0.001)
+    until(work.is_completed)  # also without a wait
     assert [out[0].item() for out in outs] == list(range(world.size))
     work = dist.barrier(async_op=True)
     assert work.wait() and work.result() == []
@@ -215,10 +213,6 @@ def test_topologies(world: World) -> None:
         all_gather_single(outs, x[:3].contiguous(), group=group)
         assert (outs == 6).all(), topology
         dist.all_to_all_single(outs, outs.clone(), group=group)
-
-
-@on_ranks(1)
-def test_unknown_options(world: World) -> None:
     with pytest.raises(ValueError, match="did you mean ring"):
         Options(topology="rimg")
     with pytest.raises(TypeError, match="Options, not dict"):
@@ -252,7 +246,7 @@ def test_what_touches_the_same_tensor_is_done_in_order(world: World) -> None:
 
 
 @on_ranks(2)
-def test_tensors_of_calls_that_nobody_waits_for_are_released(world: World) -> None:
+def test_tensors_of_calls_are_released_whether_anybody_waits_or_not(world: World) -> None:
     first = torch.ones(8)
     alive = weakref.ref(first)
     dist.all_reduce(first, async_op=True)
@@ -263,10 +257,6 @@ def test_tensors_of_calls_that_nobody_waits_for_are_released(world: World) -> No
         time.sleep(0.0002)  # completed by the background thread
     work.wait()
     assert (last == 1).all() and alive() is None
-
-
-@on_ranks(2)
-def test_tensors_of_calls_that_were_waited_for_are_released(world: World) -> None:
     alive = []
     for i in range(6):
         x, outs = torch.ones(4), [torch.ones(4) for _ in range(world.size)]
@@ -299,40 +289,30 @@ def test_inference_mode(world: World) -> None:
     """Results of calls made in it are stored by other threads, too."""
     right = [[1.0, 1.0], [2.0, 2.0]]
     mine = torch.full((2,), world.rank + 1.0)
-    for later in ("future", "work", "callback"):
+    ways = {
+        "work": lambda work: work,
+        "future": lambda work: work.get_future(),
+        "callback": lambda work: work.get_future().then(lambda future: future.value()[0][0].add_(0)),
+    }
+    for name, way in ways.items():
         with torch.inference_mode():
-            parts = [torch.zeros(2) for _ in range(2)]  # of two storages: copied
-            work = dist.all_gather(parts, mine, async_op=True)
-            swapped = [torch.zeros(2) for _ in range(2)]
-            jobs = dist.all_to_all(swapped, [mine, mine], async_op=True)
-            if later == "callback":
-                add = work.get_future().then(lambda future: future.value()[0][0].add_(0))
-        if later == "future":
-            work.get_future().wait()
-            jobs.get_future().wait()
-        elif later == "work":
-            work.wait()
-            jobs.wait()
-        else:
-            add.wait()
-            jobs.wait()
-        assert [x.tolist() for x in parts] == right and [x.tolist() for x in swapped] == right
+            parts, swapped = ([torch.zeros(2) for _ in range(2)] for _ in range(2))  # of two storages: copied
+            gathered = way(dist.all_gather(parts, mine, async_op=True))
+            exchanged = way(dist.all_to_all(swapped, [mine, mine], async_op=True))
+        gathered.wait()
+        exchanged.wait()
+        assert [x.tolist() for x in parts] == right and [x.tolist() for x in swapped] == right, name
 
 
 @on_ranks(2)
 def test_what_the_system_refuses_has_not_begun(world: World) -> None:
     """Calls that raised because no thread could be started would otherwise run later."""
-
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    start, out, message = threading.Thread.start, torch.zeros(2), torch.zeros(3)
-    threading.Thread.start = refuse  # type: ignore[method-assign]
-    with pytest.raises(RuntimeError, match="can't start"):
-        dist.all_to_all_single(out, torch.ones(2), async_op=True)
-    with pytest.raises(RuntimeError, match="can't start"):
-        dist.irecv(message, 1 - world.rank)
-    threading.Thread.start = start  # type: ignore[method-assign]
+    out, message = torch.zeros(2), torch.zeros(3)
+    with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+        with pytest.raises(RuntimeError, match="can't start"):
+            dist.all_to_all_single(out, torch.ones(2), async_op=True)
+        with pytest.raises(RuntimeError, match="can't start"):
+            dist.irecv(message, 1 - world.rank)
     dist.barrier()
     sent = dist.isend(torch.full((3,), 7.0), 1 - world.rank)
     received = torch.zeros(3)

@@ -15,8 +15,6 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from pycollective.torch.distributed import Options  # noqa: E402
 
-pytestmark = pytest.mark.torch
-
 
 def _data_parallel(world: World) -> None:
     def ddp(**settings: Any) -> Any:
@@ -67,19 +65,15 @@ def _unused(world: World, group: Any) -> Any:
     return flat(train(world.rank, DistributedDataParallel(model, process_group=group, find_unused_parameters=True)))
 
 
-class _Embedding(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.table = nn.Embedding(20, 4, sparse=True)
-        self.last = nn.Linear(4, 4)
-
+class _Words(nn.Module):
     def forward(self, x: Any) -> Any:
-        return self.last(self.table((x.abs() * 10).long() % 20).sum(1))
+        return (x.abs() * 10).long() % 20
 
 
 def _sparse_embedding(world: World, group: Any) -> Any:
-    model = DistributedDataParallel(_Embedding(), process_group=group)
+    torch.manual_seed(1)
+    layers = _Words(), nn.EmbeddingBag(20, 4, mode="sum", sparse=True), nn.Linear(4, 4)
+    model = DistributedDataParallel(nn.Sequential(*layers), process_group=group)
     return flat(train(world.rank, model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1)))
 
 

@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 from c10d import World, job, naming, on_ranks
+from processes import all_say
 
 import pycollective
 
@@ -19,13 +20,11 @@ torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 import torch.distributed._functional_collectives as functional  # noqa: E402
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks as hooks  # noqa: E402
-from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 
 from pycollective.torch.distributed import health  # noqa: E402
-
-pytestmark = pytest.mark.torch
 
 
 @on_ranks(3)
@@ -69,14 +68,12 @@ def test_a_late_rank_is_named(world: World) -> None:
 def lose(rank: int, body: Any, *arguments: Any) -> None:
     """Kills one of three ranks when all are ready; the others must end well."""
     with job(3, body, *arguments) as ranks:
-        for each in range(3):
-            assert ranks.hear(each) == "ready"
+        all_say(ranks, "ready")
         time.sleep(0.1)
         ranks.kill(rank)
         outcomes = ranks.outcomes(30)
-    del outcomes[rank]
-    for outcome in outcomes.values():
-        assert outcome.error is None, outcome.trace
+    for other in {0, 1, 2} - {rank}:
+        assert outcomes[other].error is None, outcomes[other].trace
 
 
 WAYS: dict[str, Any] = {
@@ -129,7 +126,8 @@ def _backward(world: World, steps: int) -> None:
 def test_errors_at_the_nth_step_of_training(world: World) -> None:
     """Readers in C++ (DistributedDataParallel, with and without hooks) and in Python get the error's text."""
     hooked = [_ddp(hook) for hook in (None, hooks.allreduce_hook, hooks.fp16_compress_hook)]
-    ways = [*hooked, _ddp_powersgd, _sharded, _functional]
+    powersgd = _ddp(powerSGD_hook, lambda group: PowerSGDState(group, start_powerSGD_iter=2))
+    ways = [*hooked, powersgd, _sharded, _functional]
     cases = [(way, n) for i, way in enumerate(ways) for n in range(1 + i % 2, 7, 2)]
     for case, (way, n) in enumerate(cases):
         group = dist.new_group()
@@ -150,20 +148,14 @@ def test_errors_at_the_nth_step_of_training(world: World) -> None:
             dist.barrier(group)
 
 
-def _ddp(hook: Any) -> Any:
+def _ddp(hook: Any, state: Any = lambda group: group) -> Any:
     def ddp(group: Any) -> Any:
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2), process_group=group)
         if hook is not None:
-            model.register_comm_hook(group, hook)
+            model.register_comm_hook(state(group), hook)
         return lambda: model(torch.ones(2, 4)).sum().backward()
 
     return ddp
-
-
-def _ddp_powersgd(group: Any) -> Any:
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2), process_group=group)
-    model.register_comm_hook(powerSGD_hook.PowerSGDState(group, start_powerSGD_iter=2), powerSGD_hook.powerSGD_hook)
-    return lambda: model(torch.ones(2, 4)).sum().backward()
 
 
 def _sharded(group: Any) -> Any:
@@ -211,9 +203,7 @@ def test_a_rank_that_does_not_join_is_named(world: World) -> None:
 def test_a_rank_that_cannot_join_tells_the_others(world: World) -> None:
     from pycollective.comm.bootstrap import one_host
 
-    def refused(*_: object) -> None:
-        raise OSError(errno.EMFILE, "too many open files")
-
+    refused = mock.Mock(side_effect=OSError(errno.EMFILE, "too many open files"))
     for unable, function in enumerate(("listen", "dial")):
         start = time.monotonic()
         with pytest.MonkeyPatch.context() as patch, naming(function):

@@ -14,8 +14,6 @@ import torch.distributed as dist  # noqa: E402
 
 from pycollective.torch.distributed import Options  # noqa: E402
 
-pytestmark = pytest.mark.torch
-
 
 @on_ranks(1, 2, 3, 4)
 def test_tensors_that_are_not_contiguous(world: World) -> None:

@@ -7,13 +7,13 @@ import gc
 import itertools
 import json
 import multiprocessing
-import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from c10d import World, on_ranks
+from speed import until
 
 import pycollective
 
@@ -23,17 +23,15 @@ from torch._C import _distributed_c10d as c10d  # noqa: E402
 
 from pycollective.torch.distributed import Options  # noqa: E402
 
-pytestmark = pytest.mark.torch
-
 
 @on_ranks(1, 2, 3, 4)
 def test_every_subset(world: World) -> None:
     """All groups of all sizes, alive at the same time and used in turn."""
     ranks = range(world.size)
     members = [list(some) for k in ranks for some in itertools.combinations(ranks, k + 1)]
-    groups = [dist.new_group(some) for some in members]
+    groups = [(some, dist.new_group(some)) for some in members]
     for _ in range(2):
-        for some, group in zip(members, groups, strict=True):
+        for some, group in groups:
             if world.rank not in some:
                 assert group is dist.GroupMember.NON_GROUP_MEMBER
                 continue
@@ -72,10 +70,16 @@ def test_what_torch_asks(world: World) -> None:
     before = world.ours._get_sequence_number_for_group()
     dist.barrier()
     assert world.ours._get_sequence_number_for_group() == before + 1
+    by_device = dist.new_group(backend="cpu:pycollective")
+    dist.all_reduce(x := torch.ones(2), group=by_device)
+    assert x.tolist() == [world.size] * 2 and by_device.name() == "pycollective"
+    asked = (by_device.supports_splitting, by_device.supports_reconfigure, by_device.supports_window)
+    assert not any(asked)  # new_group asks
 
 
 def windows() -> int:
     """How many parts of this process's memory are shared with other ranks."""
+    gc.collect()
     return Path("/proc/self/maps").read_text().count("pycollective")
 
 
@@ -97,29 +101,15 @@ def test_groups_come_and_go(world: World) -> None:
             del group
             dist.barrier()
             counts.append(windows())
-        until = time.monotonic() + 10  # a thread that ends late may still hold something
-        while windows() > counts[0] and time.monotonic() < until:
-            gc.collect()
-            time.sleep(0.05)
-        assert windows() <= counts[0], (engine, counts)  # nothing stays mapped
+        until(lambda most=counts[0]: windows() <= most)  # a thread that ends late may still hold something
     dist.destroy_process_group()
+    limit = timedelta(seconds=20)
     for i in range(3):  # under the same name, in the same store: as torchrun's ranks do it
-        limit = timedelta(seconds=20)
         dist.init_process_group("pycollective", store=store, rank=world.rank, world_size=2, timeout=limit)
         x = torch.full((2,), float(i))
         dist.all_reduce(x)
         assert x.tolist() == [2.0 * i] * 2
         dist.destroy_process_group()
-
-
-@on_ranks(2)
-def test_a_backend_by_device(world: World) -> None:
-    """Other arguments that torch accepts."""
-    group = dist.new_group(backend="cpu:pycollective")
-    x = torch.ones(2)
-    dist.all_reduce(x, group=group)
-    assert x.tolist() == [2.0, 2.0] and group.name() == "pycollective"
-    assert not (group.supports_splitting or group.supports_reconfigure or group.supports_window)  # new_group asks
 
 
 @pytest.mark.skipif(not hasattr(c10d, "FlightRecorderHook"), reason="needs torch 2.15, where backends can be in Python")

@@ -20,7 +20,6 @@ torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from c10d_training import flat  # noqa: E402
 
-pytestmark = pytest.mark.torch
 TOKEN = {"PYCOLLECTIVE_TOKEN": "5c" * 16}
 
 BODIES = {
@@ -73,8 +72,7 @@ def on_virtual_hosts(
     for rank in range(ranks):
         host = rank * hosts // ranks
         of_ranks.append({**job, "RANK": str(rank), "PYCOLLECTIVE_HOST": f"virtual{host}", **env[host % len(env)]})
-    place = processes._place(body)
-    with torch_loaded(), processes.Job(ranks, _enter, place, of_ranks, leave="vanish") as started:
+    with torch_loaded(), processes.Job(ranks, _enter, processes._place(body), of_ranks, leave="vanish") as started:
         outcomes = started.outcomes()
     for outcome in outcomes.values():
         assert outcome.error is None, outcome.trace

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from launch import find_mpirun, launch
+from labs import needs_mpi
+from launch import launch
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
-needs_mpi = [pytest.mark.mpi, pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")]
-LAUNCHERS = ["pycollective", pytest.param("mpirun", marks=needs_mpi)]
 
 SCRIPT = """
 import sys, torch, torch.distributed as dist
@@ -37,7 +35,7 @@ dist.all_reduce(x, async_op=True).get_future().then(lambda f: None)  # and exits
 FORMS = ["{}", "dict(init_method='pycollective://')"]
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", ["pycollective", pytest.param("mpirun", marks=needs_mpi)])
 def test_under_other_launchers(launcher: str) -> None:
     """In both forms, in either order: the last one ends without cleanup."""
     forms = FORMS if launcher == "mpirun" else FORMS[::-1]

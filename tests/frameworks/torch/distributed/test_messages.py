@@ -21,8 +21,6 @@ import torch.distributed as dist  # noqa: E402
 
 from pycollective.torch.distributed.point_to_point.mailbox import SLOTS, Mailbox  # noqa: E402
 
-pytestmark = pytest.mark.torch
-
 
 def message(source: int, dest: int, tag: int, size: int = 10) -> Any:
     return torch.full((size,), 10_000.0 * source + 100 * dest + tag)
@@ -66,6 +64,9 @@ def test_what_the_core_reads_by_itself_and_what_it_leaves_to_the_general_path(wo
             call([torch.empty(3, device="meta")], 1 - world.rank, 0)
         with pytest.raises(TypeError, match="layout"):
             call([torch.ones(3).to_sparse()], 1 - world.rank, 0)
+        for peer in (2, -1):
+            with pytest.raises(ValueError, match="not a rank"):
+                call([numbers], peer, 0)
 
 
 @on_ranks(2, 3, 4)
@@ -191,15 +192,6 @@ def test_a_message_of_another_size_affects_only_its_receive(world: World) -> Non
         with pytest.raises(ValueError, match="80000 bytes"):
             dist.recv(out, 0, tag=1)
     dist.barrier()
-
-
-@on_ranks(2)
-def test_invalid_destinations(world: World) -> None:
-    x = torch.ones(3)
-    for call in (world.ours.send, world.ours.recv):
-        for peer in (2, -1):
-            with pytest.raises(ValueError, match="not a rank"):
-                call([x], peer, 0)
 
 
 @on_ranks(2, seconds=1.0)

@@ -9,7 +9,6 @@ import pytest
 from launch import launch, needs
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
 
 PLAIN = """
 import os, socket, sys
@@ -68,26 +67,6 @@ def test_the_rank_that_ends_a_backward_pass_is_named(end: str, line: str) -> Non
     last = ran.stderr.strip().splitlines()[-1]
     assert re.fullmatch(f"pycollective run: {line}", last), ran.stderr
     assert "At:" not in last
-
-
-ACCELERATE = """
-import torch
-from accelerate import Accelerator
-accelerator = Accelerator(cpu=True)
-torch.manual_seed(accelerator.process_index)
-model = accelerator.prepare(torch.nn.Linear(2, 1))
-model(torch.full((4, 2), accelerator.process_index + 1.0)).sum().backward()
-print(accelerator.process_index, accelerator.num_processes, model.module.weight.grad.tolist(), flush=True)
-accelerator.wait_for_everyone()
-accelerator.end_training()
-"""
-
-
-def test_accelerate_forms_one_group() -> None:
-    needs("accelerate")
-    # Not its exit code: with accelerate and torch 2.13, Gloo aborts at the exit of one job in three, torchrun's too.
-    ran = launch(2, ACCELERATE, timeout=90, loaded=["torch"])
-    assert ran.outputs == ["0 2 [[6.0, 6.0]]\n", "1 2 [[6.0, 6.0]]\n"]  # the mean of 4 and 8
 
 
 LIGHTNING = """

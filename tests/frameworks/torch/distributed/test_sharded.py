@@ -6,27 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from c10d import World, on_ranks, run
+from c10d import World, on_ranks
 
 torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from c10d_training import batch, compare, flat, network, train  # noqa: E402
 from torch import nn  # noqa: E402
 
-pytestmark = pytest.mark.torch
 
-
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_sharded(n: int, tmp_path: Path) -> None:
-    run(n, _sharded, tmp_path)
-
-
-def _sharded(world: World, folder: Path) -> None:
+@on_ranks(1, 2, 3, 4, gloo=True)
+def test_sharded(world: World, tmp_path: Path) -> None:
     from torch.distributed import checkpoint
 
     def saved(world: World, group: Any) -> Any:
         """Another training starts from the first one's checkpoint."""
-        place = folder / group.name()
+        place = tmp_path / group.name()
         model = train(world.rank, _fully_sharded(world))
         checkpoint.save({"model": model.state_dict()}, checkpoint_id=place)
         fresh = _fully_sharded(world)
@@ -73,9 +67,8 @@ def _fsdp2_meshed(world: World, group: Any) -> Any:
 def _fsdp1(world: World, group: Any) -> Any:
     from torch.distributed.fsdp import FullyShardedDataParallel
 
-    model = FullyShardedDataParallel(
-        network(), process_group=group, device_id=torch.device("cpu"), use_orig_params=True
-    )
+    options = {"process_group": group, "device_id": torch.device("cpu"), "use_orig_params": True}
+    model = FullyShardedDataParallel(network(), **options)
     train(world.rank, model)
     with FullyShardedDataParallel.summon_full_params(model):
         return flat(model).clone()

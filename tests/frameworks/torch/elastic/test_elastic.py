@@ -15,7 +15,6 @@ from opt import weights  # noqa: E402
 
 from pycollective.hvd.exceptions import HorovodInternalError, HostsUpdatedInterrupt  # noqa: E402
 
-pytestmark = pytest.mark.torch
 STEPS, ROWS = 12, 12  # ROWS: per step, on all ranks together; 1 to 4 ranks share them evenly
 ADDED, REMOVED = 2, 1
 
@@ -155,12 +154,8 @@ def _dies_while_starting_anew(hvd: Any, moment: str) -> Any:
     training = Training(hvd, {1: 5}, "step")
     home = basics if moment == "init" else shrink
     part = getattr(home, moment)
-
-    def fatal(*arguments: Any) -> Any:
-        os.kill(os.getpid(), signal.SIGKILL)
-
     if hvd.rank() == 0:
-        setattr(home, moment, fatal)
+        setattr(home, moment, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     if hvd.rank() == 2:
         setattr(home, moment, lambda *arguments: (time.sleep(0.2), part(*arguments))[1])
     return training.run()
@@ -188,12 +183,12 @@ def _dies_in_callback(hvd: Any) -> Any:
 def _stopped(hvd: Any) -> Any:
     training = Training(hvd, {}, "step")
 
-    def stop() -> None:
+    def stop(place: str) -> None:
         if hvd.rank() == 1 and hvd.size() == 3 and training.state.step == 4:
             hvd.link.send("stopped")
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    training.maybe_die = lambda place: stop()  # type: ignore[method-assign]
+    training.maybe_die = stop  # type: ignore[method-assign]
     return training.run()
 
 
@@ -258,48 +253,33 @@ def _hosts_updated(hvd: Any, news: dict[int, int]) -> Any:
     return train(state), syncs, sizes
 
 
-@pytest.mark.parametrize(
-    ("news", "syncs"),
-    [
-        ({1: ADDED}, [0, 2]),
-        ({0: REMOVED}, [0]),
-        ({0: REMOVED, 1: REMOVED}, [0]),
-        ({0: REMOVED, 1: ADDED}, [0, 2]),
-        ({1: REMOVED | ADDED}, [0, 2]),
-    ],
-)
-def test_hosts_that_come_and_go_interrupt_all_ranks_but_undo_nothing(news: dict[int, int], syncs: list[int]) -> None:
+def test_hosts_that_come_and_go_interrupt_all_ranks_but_undo_nothing() -> None:
     """If hosts were only removed the state needs no synchronization."""
-    for result in run(2, _hosts_updated, news):
-        assert result == ((4, 40), syncs, [2])
+    for syncs, cases in {
+        (0, 2): ({1: ADDED}, {0: REMOVED, 1: ADDED}, {1: REMOVED | ADDED}),
+        (0,): ({0: REMOVED}, {0: REMOVED, 1: REMOVED}),
+    }.items():
+        for news in cases:
+            assert run(2, _hosts_updated, news) == [((4, 40), [*syncs], [2])] * 2, news
 
 
 @with_ranks(2)
 def test_other_exceptions_results_and_arguments_pass_through(hvd: Any) -> None:
     @hvd.elastic.run
-    def train(state: Any, *args: int, **kwargs: int) -> Any:
+    def train(state: Any, *args: int, error: Any = None, **kwargs: int) -> Any:
         """Words."""
         if args:
             return args, kwargs
-        raise KeyError("mine")
+        raise error
 
     state = hvd.elastic.TorchState(n=0)
     assert train.__doc__ == "Words."
     assert train(state, 1, 2, three=3) == ((1, 2), {"three": 3})
     with pytest.raises(KeyError, match="mine"):
-        train(state)
-
-
-@with_ranks(2)
-def test_an_invalid_timeout(hvd: Any) -> None:
+        train(state, error=KeyError("mine"))
     os.environ["HOROVOD_ELASTIC_TIMEOUT"] = "soon"
-
-    @hvd.elastic.run
-    def train(state: Any) -> None:
-        raise hvd.HorovodInternalError
-
     with pytest.raises(ValueError, match="HOROVOD_ELASTIC_TIMEOUT='soon' is not a number of seconds, above 0"):
-        train(hvd.elastic.TorchState(n=0))
+        train(state, error=HorovodInternalError())
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()  # nothing has happened
 
 

@@ -9,8 +9,7 @@ from c10d import same
 from hvd import with_ranks
 
 torch: Any = pytest.importorskip("torch")
-
-pytestmark = pytest.mark.torch
+from opt import agree, weights  # noqa: E402
 
 
 @with_ranks(1, 2, 3, 4)
@@ -145,8 +144,6 @@ def test_further_types(hvd: Any) -> None:
         hvd.allreduce(torch.ones(2, dtype=torch.complex32))
     with pytest.raises(ValueError, match="op must be"):
         hvd.allreduce(torch.ones(2), op=17)
-    with pytest.raises(ValueError, match="axis"):
-        hvd.reducescatter(torch.tensor(1.0))
     for op in (hvd.Adasum, hvd.Max):
         with pytest.raises(RuntimeError, match="takes op=Average and op=Sum"):
             hvd.reducescatter(torch.ones(n), op=op)
@@ -183,36 +180,47 @@ def test_what_cannot_be_sent_is_an_error_everywhere(hvd: Any) -> None:
     assert hvd.allgather_object(r) == list(range(hvd.size()))
 
 
-@with_ranks(2, 3)
-def test_states(hvd: Any) -> None:
+@with_ranks(1, 2, 3, 4)
+def test_states_and_objects(hvd: Any) -> None:
     n, r = hvd.size(), hvd.rank()
-    model = torch.nn.Linear(3, 2)
-    optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.1 * (r + 1)))
-    if r == 0:
-        model(torch.ones(1, 3)).sum().backward()
+    root = n - 1
+    torch.manual_seed(r)
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2)).to(memory_format=torch.channels_last)
+    for params in (model.state_dict(), model.named_parameters()):
+        hvd.broadcast_parameters(params, root)
+    agree(hvd, weights(model))
+    rate, betas = torch.tensor(0.1 * (r + 1)), (0.5 + 0.1 * r, 0.9)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=betas)
+    if r == root:
+        model(torch.randn(1, 1, 5, 5)).sum().backward()
         optimizer.step()
-        optimizer.state[model.weight]["pair"] = (torch.ones(2), 5)
-    hvd.broadcast_optimizer_state(optimizer, 0, model)  # the third argument is the model, as in Horovod
-    hvd.broadcast_optimizer_state(optimizer, root_rank=0, model=model)
-    state = optimizer.state[model.weight]
-    assert float(optimizer.param_groups[0]["lr"]) == pytest.approx(0.1) and float(state["step"]) == 1.0
-    assert torch.equal(state["pair"][0], torch.ones(2)) and state["pair"][1] == 5
-    same(hvd.allgather(state["exp_avg"]), state["exp_avg"].repeat(n, 1))
+        optimizer.state[model[0].weight]["pair"] = (torch.ones(2), 5)
+    hvd.broadcast_optimizer_state(optimizer, root, model)  # the third argument is the model, as in Horovod
+    hvd.broadcast_optimizer_state(optimizer, root_rank=root, model=model)
+    group, state = optimizer.param_groups[0], optimizer.state[model[0].weight]
+    assert float(group["lr"]) == pytest.approx(0.1 * n) and group["betas"] == (0.5 + 0.1 * root, 0.9)
+    assert torch.equal(state["pair"][0], torch.ones(2)) and state["pair"][1] == 5 and float(state["step"]) == 1.0
+    assert len(optimizer.state) == 4
+    for each in optimizer.state.values():
+        agree(hvd, each["exp_avg"])
     fresh = torch.optim.SGD(model.parameters(), lr=0.1 * (r + 1), momentum=0.5)  # no state anywhere
     fresh.zero_grad()
     sparse = torch.nn.Embedding(4, 2, sparse=True)
     fresh.add_param_group({"params": sparse.parameters()})
-    hvd.broadcast_optimizer_state(fresh, n - 1, torch.nn.ModuleList([model, sparse]))
+    hvd.broadcast_optimizer_state(fresh, root, torch.nn.ModuleList([model, sparse]))
     assert fresh.param_groups[0]["lr"] == 0.1 * n
     # Horovod's scripts find zero gradients afterwards, except sparse ones.
     assert all(p.grad is not None and not p.grad.any() for p in model.parameters()) and sparse.weight.grad is None
     turned = (torch.arange(6.0).view(3, 2) + r).t()
     turned = turned if r else turned.contiguous()  # in another order in memory than on other ranks
-    hvd.broadcast_parameters({"turned": turned, "none": None}, n - 1)
-    same(turned, (torch.arange(6.0).view(3, 2) + n - 1).t())
     waves = torch.full((2,), complex(r, -r))
-    hvd.broadcast_parameters({"waves": waves}, n - 1)
-    same(waves, torch.full((2,), complex(n - 1, 1 - n)))
+    hvd.broadcast_parameters({"turned": turned, "none": None, "waves": waves}, root)
+    same(turned, (torch.arange(6.0).view(3, 2) + root).t())
+    same(waves, torch.full((2,), complex(root, -root)))
     for wrong in ("weights", [("lr", 0.1)], 3):
         with pytest.raises(ValueError, match="params must be"):
             hvd.broadcast_parameters(wrong, 0)
+    with pytest.raises(ValueError, match="LBFGS"):
+        hvd.broadcast_optimizer_state(torch.optim.LBFGS(model.parameters()), 0)
+    assert hvd.broadcast_object({"rank": r, "of": [1, None]}, root) == {"rank": root, "of": [1, None]}
+    assert hvd.allgather_object("x" * r) == ["x" * q for q in range(n)]

@@ -9,8 +9,9 @@ from c10d import same
 from hvd import with_ranks
 
 torch: Any = pytest.importorskip("torch")
+from pycollective.hvd import result_memory  # noqa: E402
+from pycollective.torch.hvd import tensors  # noqa: E402
 
-pytestmark = pytest.mark.torch
 INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
 REALS = ("float16", "bfloat16", "float32", "float64")
 SHAPES = ((), (1,), (5,), (17, 3), (0, 4), (3, 300, 7))
@@ -53,6 +54,10 @@ def test_allreduce(hvd: Any) -> None:
     assert hvd.synchronize(handles[0]) is None
     torch.testing.assert_close(hvd.allreduce(x, op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0), mean * n * 2)
     same(hvd.allreduce(of_rank(r, (7,), "bool"), op=hvd.Sum), all_contributions(n, (7,), "bool").any(0))
+    for kind, tolerance in ((hvd.Compression.fp16, 1e-3), (hvd.Compression.bf16, 1e-2)):
+        found = hvd.allreduce(x / 3, compression=kind)
+        torch.testing.assert_close(found, mean / 3, rtol=tolerance, atol=tolerance)
+        same(hvd.allreduce(torch.tensor([r]), compression=kind, op=hvd.Max), torch.tensor([n - 1]))
     with pytest.warns(DeprecationWarning):
         torch.testing.assert_close(hvd.allreduce(x, average=False), mean * n)
     with pytest.raises(ValueError, match="supersedes"):
@@ -118,44 +123,6 @@ def test_adasum(hvd: Any) -> None:
         hvd.allreduce(torch.ones(3), op=hvd.Adasum, prescale_factor=2.0)
 
 
-@with_ranks(2, 3)
-def test_compression(hvd: Any) -> None:
-    n, r = hvd.size(), hvd.rank()
-    x = torch.linspace(0, 1, 9)
-    for kind, tolerance in ((hvd.Compression.fp16, 1e-3), (hvd.Compression.bf16, 1e-2)):
-        found = hvd.allreduce(x * (r + 1), compression=kind)
-        torch.testing.assert_close(found, x * (n + 1) / 2, rtol=tolerance, atol=tolerance)
-        same(hvd.allreduce(torch.tensor([r]), compression=kind, op=hvd.Max), torch.tensor([n - 1]))
-
-
-@with_ranks(1, 2, 4)
-def test_models_and_objects(hvd: Any) -> None:
-    n, r = hvd.size(), hvd.rank()
-    torch.manual_seed(r)
-    model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2)).to(memory_format=torch.channels_last)
-    root = n - 1
-    for params in (model.state_dict(), model.named_parameters()):
-        hvd.broadcast_parameters(params, root)
-    weights = torch.cat([p.detach().flatten() for p in model.parameters()]).unsqueeze(0)
-    gathered = hvd.allgather(weights)
-    assert (gathered == gathered[root]).all()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1 * (r + 1), betas=(0.5 + 0.1 * r, 0.9))
-    if r == root:
-        model(torch.randn(1, 1, 5, 5)).sum().backward()
-        optimizer.step()
-    hvd.broadcast_optimizer_state(optimizer, root)
-    assert (
-        optimizer.param_groups[0]["lr"] == 0.1 * (root + 1)
-        and optimizer.param_groups[0]["betas"][0] == 0.5 + 0.1 * root
-    )
-    states = hvd.allgather_object([v["exp_avg"] for v in optimizer.state_dict()["state"].values()])
-    assert len(states[r]) == 4 and all(torch.equal(a, b) for a, b in zip(states[0], states[root], strict=True))
-    with pytest.raises(ValueError, match="LBFGS"):
-        hvd.broadcast_optimizer_state(torch.optim.LBFGS(model.parameters()), 0)
-    assert hvd.broadcast_object({"rank": r, "of": [1, None]}, root) == {"rank": root, "of": [1, None]}
-    assert hvd.allgather_object("x" * r) == ["x" * q for q in range(n)]
-
-
 @with_ranks(3)
 def test_groups_again_and_again(hvd: Any) -> None:
     """The core remembers a group by its name: other shapes, types, operators and numbers of tensors are noticed."""
@@ -199,8 +166,7 @@ def test_a_group_that_differs(hvd: Any) -> None:
         else:
             for x in hvd.grouped_allreduce(tensors, op=hvd.Sum, name="unequal"):
                 assert x.eq(hvd.size()).all()
-    base = torch.ones(6)
-    views = [base[::2], torch.ones(2)]  # not contiguous: the general path
+    views = [torch.ones(6)[::2], torch.ones(2)]  # not contiguous: the general path
     for x in hvd.grouped_allreduce(views, op=hvd.Sum, name="unequal"):
         assert x.eq(hvd.size()).all()
     grown = hvd.grouped_allreduce([torch.ones(4, requires_grad=True), torch.ones(4)], op=hvd.Sum, name="unequal")
@@ -232,3 +198,49 @@ def test_a_single_tensor_that_only_some_ranks_give_in_its_plain_form(hvd: Any) -
         same(hvd.allreduce(larger, op=hvd.Sum, name="one"), torch.full((7 + turn,), n * (n - 1) / 2))
         with pytest.raises(RuntimeError, match=r"'allreduce\.one'.*shape=\(2,\).*shape=\(3,\)"):
             hvd.allreduce(torch.ones(2 + (r == 1)), name="one")
+
+
+# -- the memory of results is reused when their tensors are freed, and never before ---------------------------------
+
+
+def test_contiguous_whatever_the_given_tensor() -> None:
+    x = torch.arange(24.0)
+    shapes = [(), (3,), (300, 70), (1 << 17,), (0, 5)]
+    types = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
+    for like in [
+        *(torch.zeros(shape, dtype=dtype) for shape in shapes for dtype in types),
+        x.reshape(4, 6).t(),
+        x[::2],
+        x[:1].expand(6),
+        x.reshape(1, 2, 3, 4).to(memory_format=torch.channels_last),
+        x.as_strided((1, 4, 1), (7, 1, 3)),
+        torch._neg_view(x),
+        torch.nn.Parameter(x.clone()),
+    ]:
+        made = tensors.empty_like(like)
+        assert (made.shape, made.dtype) == (like.shape, like.dtype)
+        assert made.is_contiguous() and not made.is_neg() and not made.requires_grad
+        assert made.untyped_storage().nbytes() == like.numel() * like.element_size()
+        assert made.data_ptr() % 64 == 0 or made.numel() < 1000
+        assert torch.equal(made.copy_(like), like)
+
+
+def test_reused_only_when_unreferenced() -> None:
+    like = torch.empty(1 << 18)
+    made = tensors.empty_like(like)
+    address, view = made.data_ptr(), made[5:]
+    view.fill_(1.0)
+    del made
+    other = tensors.empty_like(like)
+    assert other.data_ptr() != address
+    other.fill_(2.0)
+    assert (view == 1).all()
+    del view
+    assert tensors.empty_like(like).data_ptr() == address
+
+
+def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result_memory, "MOST_KEPT", result_memory._bytes_kept + (1 << 20))
+    held = [tensors.empty_like(torch.empty(1 << 18)) for _ in range(5)]
+    del held
+    assert result_memory._bytes_kept <= result_memory.MOST_KEPT

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import time
 from typing import Any
+from unittest import mock
 
 import pytest
 
 torch: Any = pytest.importorskip("torch")
 from hvd import run, with_ranks  # noqa: E402
-from opt import agree, alone, close, small, together  # noqa: E402
+from opt import agree, alone, close, decaying, small, together  # noqa: E402
+from speed import until  # noqa: E402
 
-pytestmark = pytest.mark.torch
 OPTIMIZERS: dict[str, Any] = {
     "SGD": lambda model: torch.optim.SGD(model.parameters(), lr=0.05),
-    "momentum": lambda model: torch.optim.SGD(
-        model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1, nesterov=True
-    ),
+    "momentum": lambda model: decaying(model, nesterov=True),
     "Adam": lambda model: torch.optim.Adam(model.parameters(), lr=0.01),
     "AdamW": lambda model: torch.optim.AdamW(model.parameters(), lr=0.01, amsgrad=True),
     "RMSprop": lambda model: torch.optim.RMSprop(model.parameters(), lr=0.01, momentum=0.5, centered=True),
@@ -127,11 +126,8 @@ def test_kept_gradients_are_in_windows(hvd: Any) -> None:
 def test_without_room_for_windows_gradients_are_packed(hvd: Any) -> None:
     from pycollective.hvd import basics
 
-    def full(*_: Any) -> Any:
-        raise MemoryError("/dev/shm is full")
-
     expected = alone(OPTIMIZERS["momentum"], hvd.size(), steps=8)
-    basics.world().engines[0].comm.empty = full
+    basics.world().engines[0].comm.empty = mock.Mock(side_effect=MemoryError("/dev/shm is full"))
     close(together(hvd, OPTIMIZERS["momentum"], steps=8, set_to_none=False), expected)
 
 
@@ -187,11 +183,8 @@ def test_all_kinds_of_parameters(hvd: Any) -> None:
 
 
 @pytest.mark.parametrize("spare", [True, False])
-def test_gradients_are_reduced_during_backward_only_on_spare_cores(spare: bool) -> None:
-    run(2, _spare_cores, spare, reuse=False)
-
-
-def _spare_cores(hvd: Any, spare: bool) -> None:
+@with_ranks(2, reuse=False)
+def test_gradients_are_reduced_during_backward_only_on_spare_cores(hvd: Any, spare: bool) -> None:
     from pycollective.torch.hvd import submission
 
     submission.have_spare = lambda ranks, threads: spare
@@ -200,10 +193,10 @@ def _spare_cores(hvd: Any, spare: bool) -> None:
     for step in range(3):
         optimizer.zero_grad()
         (weight.sum() * (hvd.rank() + 1)).backward()
-        waited = 0.0
-        while waited < (30 if spare else 0.2) and weight.grad[0] != 1.5:
-            time.sleep(0.01)
-            waited += 0.01
-        assert weight.grad[0] == (1.5 if spare else hvd.rank() + 1)
+        if spare:
+            until(lambda: weight.grad[0] == 1.5)
+        else:
+            time.sleep(0.2)
+            assert weight.grad[0] == hvd.rank() + 1
         optimizer.step()
         assert (weight == -1.5 * (step + 1)).all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import io
+import itertools
 import pickle
 import warnings
 from typing import Any
@@ -14,8 +15,6 @@ import pytest
 torch: Any = pytest.importorskip("torch")
 from hvd import with_ranks  # noqa: E402
 from opt import agree, alone, close, data, everybodys, loss_of, mine, small, together, weights  # noqa: E402
-
-pytestmark = pytest.mark.torch
 
 
 def momentum(model: Any) -> Any:
@@ -167,21 +166,18 @@ def test_learning_rate_schedulers(hvd: Any) -> None:
     train(hvd, expected, other, range(6), other_scheduler.step, all_ranks=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for made_before in (True, False):
-            for adaptive in (False, True):
-                model = small()
-                inner = momentum(model)
-                scheduler = schedule(inner) if made_before else None
-                optimizer = hvd.DistributedOptimizer(
-                    inner, model.named_parameters(), op=hvd.Adasum if adaptive else hvd.Average
-                )
-                scheduler = scheduler or schedule(optimizer)
-                train(hvd, model, optimizer, range(3), scheduler.step)
-                optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # creates new parameter groups
-                train(hvd, model, optimizer, range(3, 6), scheduler.step)
-                assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05 * 0.5**6)
-                if not adaptive:
-                    close(weights(model), weights(expected))
+        for made_before, op in itertools.product((True, False), (hvd.Average, hvd.Adasum)):
+            model = small()
+            inner = momentum(model)
+            scheduler = schedule(inner) if made_before else None
+            optimizer = hvd.DistributedOptimizer(inner, model.named_parameters(), op=op)
+            scheduler = scheduler or schedule(optimizer)
+            train(hvd, model, optimizer, range(3), scheduler.step)
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # creates new parameter groups
+            train(hvd, model, optimizer, range(3, 6), scheduler.step)
+            assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05 * 0.5**6)
+            if op == hvd.Average:
+                close(weights(model), weights(expected))
 
 
 @with_ranks(1, 2)
@@ -190,11 +186,8 @@ def test_copies(hvd: Any) -> None:
     model = small()
     optimizer = hvd.DistributedOptimizer(momentum(model), model.named_parameters())
     train(hvd, model, optimizer, range(3))
-    for kept in (
-        copy.deepcopy(optimizer.state_dict()),
-        pickle.loads(pickle.dumps(optimizer.state_dict())),
-        _saved(optimizer.state_dict()),
-    ):
+    state = optimizer.state_dict()
+    for kept in (copy.deepcopy(state), pickle.loads(pickle.dumps(state)), _saved(state)):
         resumed = copy.deepcopy(model)  # without hooks
         assert not any(p._post_accumulate_grad_hooks for p in resumed.parameters())
         again = hvd.DistributedOptimizer(momentum(resumed), resumed.named_parameters())
@@ -290,9 +283,8 @@ def test_another_order_of_names(hvd: Any) -> None:
         close(weights(model), alone(momentum, hvd.size(), steps=5))
     used, others, unused = (torch.nn.Parameter(torch.zeros(1)) for _ in range(3))
     named = [("a", used), ("b", others), ("c", unused)]
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD([used, others, unused], lr=1.0), named[:: -1 if hvd.rank() == 1 else 1], op=hvd.Sum
-    )
+    sgd = torch.optim.SGD([used, others, unused], lr=1.0)
+    optimizer = hvd.DistributedOptimizer(sgd, named[:: -1 if hvd.rank() == 1 else 1], op=hvd.Sum)
     (used if hvd.rank() == 0 else others).sum().backward()
     optimizer.step()
     assert [p.item() for p in (used, others, unused)] == [-1, 1 - hvd.size(), 0]

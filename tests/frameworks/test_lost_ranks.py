@@ -1,4 +1,4 @@
-"""Ranks that are killed in `fit`, and in an elastic job under horovodrun, which replaces the worker."""
+"""Ranks that are killed: in an elastic job under horovodrun, which replaces the worker, and in `fit` of Keras."""
 
 from __future__ import annotations
 
@@ -9,33 +9,61 @@ import pytest
 
 from launch import launch, needs
 
-SCRIPT = """
+TENSORFLOW = """
+import tensorflow as tf
+import horovod.tensorflow as hvd
+
+hvd.init()
+weights = tf.Variable(tf.zeros((4, 1)))
+velocity = tf.Variable(tf.zeros((4, 1)))
+
+@tf.function
+def descend(x, y):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((x @ weights - y) ** 2)
+    [gradient] = hvd.DistributedGradientTape(tape).gradient(loss, [weights])
+    velocity.assign(MOMENTUM * velocity - RATE * gradient)
+    weights.assign_add(velocity)
+
+def step(*rows):
+    descend(*map(tf.constant, rows))
+
+state = hvd.elastic.TensorFlowState([weights, velocity], step=0)
+found = lambda: weights
+"""
+KERAS = """
 import keras
 import horovod.keras as hvd
 
 hvd.init()
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
 model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(RATE, momentum=MOMENTUM)), "mse")
-
+step = model.train_on_batch
+state = hvd.elastic.KerasState(model, step=0)
+found = lambda: model.get_weights()[0]
+"""
+TRAIN = """
 @hvd.elastic.run
 def train(state):
     while state.step < STEPS:
-        model.train_on_batch(*batch(state.step, hvd.rank(), hvd.size()))
+        step(*batch(state.step, hvd.rank(), hvd.size()))
         state.step += 1
         if state.step % 2 == 0:
             state.commit()
 
-state = hvd.elastic.KerasState(model, step=0)
 train(state)
 if hvd.rank() == 0:
-    report(model.get_weights()[0], state.step)
+    report(found(), state.step)
 """
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
-def test_a_lost_worker_is_replaced(backend: str, tmp_path: Path) -> None:
-    needs("keras", backend)
-    lost_worker.check(SCRIPT, tmp_path, {"KERAS_BACKEND": backend})
+@pytest.mark.parametrize(
+    ("modules", "script"), [(["tensorflow"], TENSORFLOW), (["tensorflow", "keras"], KERAS), (["jax", "keras"], KERAS)]
+)
+def test_a_lost_worker_is_replaced(modules: list[str], script: str, tmp_path: Path) -> None:
+    """The weights are right in the end."""
+    needs(*modules)
+    lost_worker.check(script + TRAIN, tmp_path, {"KERAS_BACKEND": modules[0]})
 
 
 KILLED_IN_FIT = """
@@ -62,7 +90,7 @@ print("has not noticed")
 
 
 def test_a_rank_killed_in_fit() -> None:
-    """On JAX, which runs most asynchronously; in test_training a rank is killed on every backend."""
+    """On JAX, which runs most asynchronously; keras/test_training.py kills a rank on every backend."""
     needs("keras", "jax")
     env = {"KERAS_BACKEND": "jax", "TF_CPP_MIN_LOG_LEVEL": "3"}
     ended = launch(2, KILLED_IN_FIT, env=env, timeout=100, grace=30)
