@@ -11,7 +11,8 @@ from calls import PLACES, call, expected, has, on_each_rank, place, share
 from reference import TOPOLOGIES, Array, contributions, numpy_type
 
 from pycollective import Communicator, MismatchError, local_world
-from pycollective.schedule import Program, topology
+from pycollective.schedule import topology
+from pycollective.topologies.direct import Direct
 
 COLLECTIVES = ("allreduce", "reduce", "reduce_scatter", "broadcast", "allgather", "gather", "scatter", "alltoall")
 COUNTS = (7, 3001)  # below and above what is always staged
@@ -102,16 +103,8 @@ def test_ranks_may_place_their_arrays_differently(comm: Communicator, collective
 
 def test_ranks_place_their_arrays_differently_in_a_topology_of_their_own() -> None:
     @topology("of_a_user", small=8 << 10, order="rank")
-    class OfAUser:
+    class OfAUser(Direct):
         """The variants differ in the scratch that they need in place."""
-
-        def allreduce(self, p: Program) -> None:
-            for c in p.chunks(p.size):
-                p[p.ranks, c] = p.sum((p[q, c] for q in p.ranks), at=c)
-
-        def allreduce_small(self, p: Program) -> None:
-            for c in p.chunks(1):
-                p[p.ranks, c] = p.sum(p[q, c] for q in p.ranks)
 
     def body(comm: Communicator) -> None:
         for count, own, in_place in itertools.product((100, 600, 3000), range(3), (False, True)):
