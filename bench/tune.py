@@ -46,7 +46,7 @@ from .workload.plan import OURS, Budget, Candidate, Plan
 __all__ = ["first_choices", "kept_rows", "tune"]
 
 LEAST = 1.05
-"""How many times faster than the default a choice must be, and so its middle half of the rounds."""
+"""How many times faster than the default a choice must be, on all kinds of arrays together."""
 NOT_SLOWER = 0.98
 """The least on each kind of array."""
 TILES = (32 << 10, 512 << 10)

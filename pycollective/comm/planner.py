@@ -254,10 +254,12 @@ class Planner:
         own_cores: bool = True,
         tuned: World | None = None,
     ) -> None:
-        """Args:
-        hosts: the host of every rank; empty: they are on one.
-        own_cores: whether every rank has a core.
-        tuned: what was measured for such ranks.
+        """Remember for whom it plans.
+
+        Args:
+            hosts: the host of every rank; empty: they are on one.
+            own_cores: whether every rank has a core.
+            tuned: what was measured for such ranks.
         """
         self.rank, self.size, self.hosts, self.own_cores, self.tuned = rank, size, hosts, own_cores, tuned
         self.load: Callable[[ScheduleKey, int], LoadedSchedule] = compiled
